@@ -268,6 +268,8 @@ func shortageText(pools []shortage) string {
 			return fmt.Sprintf("pool '%s' is paused", s.Pool)
 		case s.Limit == Closed:
 			return fmt.Sprintf("pool '%s' is closed", s.Pool)
+		case exceedsLimit(s.Limit, s.Wanted):
+			return fmt.Sprintf("pool '%s' has a limit of %d, this claim needs %d", s.Pool, s.Limit, s.Wanted)
 		}
 		full = append(full, fmt.Sprintf("'%s' (%d/%d slots)", s.Pool, s.Claimed, s.Limit))
 	}

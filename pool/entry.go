@@ -293,6 +293,11 @@ func (e *entry) returnPlace() {
 	e.req.Place.Give()
 }
 
+// hasWaited reports whether the entry waits, or waited when its client left and its place was
+// kept: in the wait queue, for slots that its instance retains, or behind another claim for the
+// same thing. So does the claim of what has waited since before, such as a published step instance.
+func (e *entry) hasWaited() bool { return !e.waited.IsZero() || e.deferred || e.req.Since != 0 }
+
 // waits notifies the observer of a request that has to wait.
 func (e *entry) waits(now time.Time) {
 	if e.req.Observer != nil {

@@ -437,7 +437,9 @@ func (c *core) noCapacity(e *entry) error {
 	return problem.New(problem.NoCapacity, "%s", r.Text).WithDetail(r)
 }
 
-// impossible returns why an entry can never be granted as things are.
+// impossible returns why an entry is refused, however long it would wait. More slots than the limit
+// of a pool are refused only to a new claim: a limit that is lowered below what a claim waits for
+// may be raised again.
 func (c *core) impossible(e *entry) error {
 	for _, n := range e.needs {
 		p := c.view.pool(n.Pool)
@@ -447,16 +449,38 @@ func (c *core) impossible(e *entry) error {
 		case !p.known():
 			return noSuchPool(n.Pool)
 		}
-		if err := p.spec.exceeded(n); err != nil {
+	}
+	if e.hasWaited() {
+		return nil
+	}
+	return c.exceeded(e)
+}
+
+// exceeded refuses an entry that needs more slots of a pool than its limit.
+func (c *core) exceeded(e *entry) error {
+	for _, n := range e.needs {
+		if err := c.view.pool(n.Pool).spec.exceeded(n); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// exceedsAny reports whether a claim needs more slots of a pool than its limit: it waits until the
+// limit is raised, and keeps no slots from others.
+func (v *view) exceedsAny(needs []Need) bool {
+	return slices.ContainsFunc(needs, func(n Need) bool { return v.pool(n.Pool).spec.exceedsLimit(n.N) })
+}
+
+// exceedsLimit reports whether so many slots are more than the limit. A closed pool has waiters for
+// any number.
+func (s Spec) exceedsLimit(n int) bool { return exceedsLimit(s.Limit, n) }
+
+func exceedsLimit(limit, n int) bool { return limit > 0 && n > limit }
+
 // exceeded refuses what a pool can never give while its limit is what it is.
 func (s Spec) exceeded(n Need) error {
-	if s.Limit <= 0 || n.N <= s.Limit {
+	if !s.exceedsLimit(n.N) {
 		return nil
 	}
 	err := problem.New(problem.ExceedsLimit, "pool '%s' can never grant %d slots: its limit is %d", n.Pool, n.N, s.Limit)

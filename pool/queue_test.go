@@ -117,6 +117,11 @@ func (q *queueCheck) waiter(k store.PoolKey, ev *mvccpb.Event) {
 	delete(w.waiters, key)
 	if ev.Type == mvccpb.Event_PUT {
 		w.waiters[key] = ev.Kv
+		if h := w.sending; h != nil {
+			if _, patient := h.waits[o.Claim]; patient {
+				h.waits[o.Claim] = true
+			}
+		}
 	} else if old != nil {
 		q.gone = append(q.gone, old)
 	}

@@ -156,7 +156,8 @@ func (c *core) passOn(e *entry, now time.Time) bool {
 // for one of some pools.
 func (c *core) ownShort(needs []Need) bool {
 	return slices.ContainsFunc(c.queue, func(e *entry) bool {
-		return e.state == queued && slices.ContainsFunc(needs, func(n Need) bool { return e.wants(c.view.pool(n.Pool)) })
+		return e.state == queued && !c.view.exceedsAny(e.needs) &&
+			slices.ContainsFunc(needs, func(n Need) bool { return e.wants(c.view.pool(n.Pool)) })
 	})
 }
 
@@ -164,7 +165,7 @@ func (c *core) ownShort(needs []Need) bool {
 // are released here. It reports false if the claim is to be granted in the ordinary way.
 func (c *core) reuse(e *entry, now time.Time) bool {
 	within := c.retains(e.needs)
-	if within == 0 || !c.regrantable(e) {
+	if within == 0 || !c.regrantable(e) || c.view.exceedsAny(e.needs) {
 		return false
 	}
 	r := c.retentions[e.kind]
@@ -206,6 +207,7 @@ func (c *core) reuse(e *entry, now time.Time) bool {
 		return -1 // behind those of its own priority
 	})
 	e.waits(now)
+	e.waited = now
 	r.local = slices.Insert(r.local, at, e)
 	c.entries[e.req.ID] = e
 	c.wakeAt(now.Add(within / turnPart))
@@ -455,7 +457,7 @@ func (c *core) short(p *poolView, now time.Time) *recallValue {
 	maps.Copy(used, p.leases)
 	for _, w := range c.view.waiters {
 		at := slices.IndexFunc(w.needs, func(n Need) bool { return n.Pool == p.name })
-		if at < 0 || !slices.Contains(w.in, p) || c.view.passed(w) {
+		if at < 0 || !slices.Contains(w.in, p) || c.view.passed(w) || c.view.exceedsAny(w.needs) {
 			continue
 		}
 		if free -= w.needs[at].N; free >= 0 || p.spec.Limit == Unlimited {

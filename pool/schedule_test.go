@@ -131,7 +131,7 @@ func (w *world) ask(h *simHost) {
 		if w.rnd.IntN(2) == 0 && !known || again[p] {
 			req.Slots[p] = 1 + w.rnd.IntN(4)
 			if w.rnd.IntN(5) == 0 {
-				req.Slots[p] = 1 + w.rnd.IntN(90) // may need many keys
+				req.Slots[p] = 1 + w.rnd.IntN(enough) // may need many keys
 			}
 		}
 	}
@@ -163,6 +163,9 @@ func (w *world) ask(h *simHost) {
 		if w.rnd.IntN(2) == 0 {
 			req.Place.Take()
 		}
+	}
+	if delete(h.waits, req.ID); req.Wait > 0 {
+		h.waits[req.ID] = false
 	}
 	reply := make(chan outcome, 1)
 	h.wanted[req.ID] = reply
@@ -333,13 +336,16 @@ func (w *world) collect() {
 	w.checkHolders()
 }
 
+// enough slots of a pool for the widest claim, which waits until there are so many.
+const enough = 90
+
 // rest ends all trouble, has everything released, and then checks that nothing
 // is left behind: every waiter was served, every view equals the store, and all
 // slots can be claimed.
 func (w *world) rest() {
 	w.space, w.denying = storetest.SpaceFree, false
 	for _, p := range w.pools {
-		w.setPool(p, 60, false)
+		w.setPool(p, enough, false)
 	}
 	for _, h := range w.hosts {
 		h.cut = false
@@ -370,7 +376,7 @@ func (w *world) rest() {
 	}
 	h := w.hosts[0]
 	reply := make(chan outcome, 1)
-	all := &Request{ID: h.name + "-all", Slots: map[string]int{"a": 60, "b": 60}, Wait: time.Hour}
+	all := &Request{ID: h.name + "-all", Slots: map[string]int{"a": enough, "b": enough}, Wait: time.Hour}
 	w.until(func() bool { return h.core.show(w.etcd.Revision()) }) // as after a refusal by old limits: see [Engine.outdated]
 	h.core.request(newEntry(all, h.core.host, h.core.instance), reply, w.now)
 	if !w.until(func() bool { return len(reply) > 0 }) {

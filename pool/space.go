@@ -137,7 +137,7 @@ func (s *Space) Why(slots map[string]int) string {
 func (s *Space) Notes(slots map[string]int, first bool) (texts []string) {
 	var pools []shortage
 	var behind []string
-	closed, full := false, true // one of them; all of those that are short
+	fixed, full := false, true // one of them grants nothing as it is; all of those that are short
 	for _, need := range needsOf(slots) {
 		r := s.pools[need.Pool]
 		if first {
@@ -151,17 +151,18 @@ func (s *Space) Notes(slots map[string]int, first bool) (texts []string) {
 				},
 				unknown: !r.known, unreadable: r.broken,
 			})
-			closed, full = closed || !r.open, full && r.used >= r.limit
+			fixed = fixed || !r.open || exceedsLimit(r.limit, need.N)
+			full = full && r.used >= r.limit
 		}
 		if r.limit != Unlimited && r.free < min(need.N, r.limit-r.used) {
 			behind = append(behind, "others wait for pool '"+need.Pool+"' before it")
 		}
 	}
 	if len(pools) > 0 {
-		if closed || full {
+		if fixed || full {
 			texts = append(texts, shortageText(pools))
 		}
-		if closed {
+		if fixed {
 			return texts
 		}
 		if narrow := narrowText(pools); !slices.Contains(texts, narrow) {

@@ -146,6 +146,7 @@ func TestASpaceSaysWhyAClaimDoesNotFit(t *testing.T) {
 		}
 	}
 	s := two.space()
+	text(s, dbSlots(5), "pool 'db' has a limit of 4, this claim needs 5")
 	for want, slots := range map[string]map[string]int{
 		"":                             {"db": 3, "many": 1000},
 		"pool 'full' full (1/1 slots)": {"full": 1, "db": 1},
@@ -241,6 +242,7 @@ func TestNotesChangeWithNoSlot(t *testing.T) {
 	notes(space(4), dbSlots(3), false, "pool 'db' full (4/4 slots)", narrow)
 	notes(space(6), dbSlots(3), false, "pool 'db' full (4/4 slots)", narrow)
 	notes(space(6), map[string]int{"db": 3, "shut": 1}, false, "pool 'shut' is paused")
+	notes(space(6), dbSlots(5), false, "pool 'db' has a limit of 4, this claim needs 5")
 	notes(space(4), both, false,
 		"pools full: 'db' (4/4 slots), 'gpu' (1/1 slots)", "pools full: 'db' (4 slots, 3 wanted), 'gpu' (1/1 slots)")
 	notes(space(2), both, false, "pools full: 'db' (4 slots, 3 wanted), 'gpu' (1/1 slots)")

@@ -63,26 +63,26 @@ func TestALimitTakesEffectWhileClaimsAreHeld(t *testing.T) {
 	}
 	wide, narrow := c.wait(two, "wide", db(3)), c.wait(one, "narrow", db(1))
 	c.pool("db", 2)
-	p := wide.refused(problem.ExceedsLimit) // it can never be served any more
-	if p.Field != "pools.db" {
+	if p := c.refused(problem.ExceedsLimit, two, "new", db(3), within(time.Hour)); p.Field != "pools.db" {
 		t.Errorf("%q of field %q", p.Message, p.Field)
 	}
 	for _, cl := range held[:3] {
 		c.release(one, cl)
 		c.sound()
 	}
-	c.wantWaiters("narrow") // the pool is above its limit, or full
+	c.wantWaiters("wide", "narrow") // the pool is above its limit, or full
 	c.release(one, held[3])
 	n := narrow.got()
 	c.refused(problem.NoCapacity, two, "b", db(1))
 	c.pool("db", 9) // another layout
-	more := c.claim(two, "b", db(7))
+	w := wide.got()
+	more := c.claim(two, "b", db(4))
 	c.refused(problem.NoCapacity, two, "c", db(1))
 	c.sound()
 	c.pool("db", pool.Unlimited)
 	many := c.claim(two, "c", db(1000))
 	c.release(one, held[4], n)
-	c.release(two, more, many)
+	c.release(two, w, more, many)
 	c.empty()
 }
 

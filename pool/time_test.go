@@ -67,10 +67,11 @@ func TestAKeptPlaceIsJudgedLikeAnyOther(t *testing.T) {
 		_, h := away(t)
 		h.ask("first", 2, noWait).refused(problem.NoCapacity)
 	})
-	t.Run("it can never fit", func(t *testing.T) {
+	t.Run("it needs more than the limit", func(t *testing.T) {
 		r, h := away(t)
 		r.pool("db", 1)
-		h.ask("first", 2).refused(problem.ExceedsLimit)
+		h.ask("first", 2).waits() // until the limit is raised, as if it had stayed
+		h.ask("other", 2).refused(problem.ExceedsLimit)
 	})
 	t.Run("its pool is gone", func(t *testing.T) {
 		r, h := away(t)

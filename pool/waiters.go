@@ -323,7 +323,9 @@ func (c *core) judge(entries []*entry, now time.Time) {
 			}
 		}
 		e.unjudged = false
-		if hurried && !c.ready(e) {
+		if err := c.exceeded(e); hurried && err != nil {
+			c.refuseAtOnce(e, func() error { return err })
+		} else if hurried && !c.ready(e) {
 			c.refuseAtOnce(e, func() error { return c.notReleased(e.req.ID, now) })
 		} else if hurried {
 			c.refuseAtOnce(e, func() error { return c.noCapacity(e) })

@@ -11,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 )
@@ -142,6 +143,9 @@ type simHost struct {
 	// wanted are the claims that the host waits for.
 	wanted map[string]chan outcome
 	ids    []string // that were used
+	// waits has the requests of this life that wait if they have to, and whether they were in the
+	// wait queue.
+	waits map[string]bool
 	// idPools are the pools that the claims of an id are of.
 	idPools map[string]map[string]bool
 	// counted is how many of the adopted claims are on the leases' books.
@@ -277,7 +281,7 @@ func (h *simHost) start(adopt []store.LeaseID) {
 		}
 	}
 	h.pending, h.answered, h.counted = nil, false, 0
-	h.wanted, h.has = map[string]chan outcome{}, map[string]*Claim{}
+	h.wanted, h.has, h.waits = map[string]chan outcome{}, map[string]*Claim{}, map[string]bool{}
 	h.places, h.heldPlaces = NewPlaces(2), map[string][]*Place{}
 	h.cut = false
 	history := uint64(0)
@@ -407,6 +411,9 @@ func (h *simHost) collect() {
 		select {
 		case o := <-h.wanted[id]:
 			delete(h.wanted, id)
+			if h.waits[id] && problem.CodeOf(o.err) == problem.ExceedsLimit {
+				h.w.failf("%s refuses %s, which waits: %v", h.name, id, o.err)
+			}
 			if o.err != nil && shared(id) {
 				h.w.free[named(id, h.name)] = true // it may have been granted a moment too late
 			}

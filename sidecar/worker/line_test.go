@@ -149,3 +149,21 @@ func TestAWorkerThatIsFullLeavesItsWaitersToOthers(t *testing.T) {
 	y.pool("db", 1)
 	s.runs(t, "plain/m/000000", "r/m/000000")
 }
+
+// A step whose pool got a lower limit than it needs waits in the queue, and runs when the limit
+// is raised.
+func TestAnInstanceAboveALimitWaitsUntilItIsRaised(t *testing.T) {
+	y, s := newYard(t), newStage()
+	y.pool("db", 2)
+	y.submit("r", fan("m", 1, 0, from("db", 2)))
+	y.published("r/m/000000")
+	y.pool("db", 1)
+	w := y.worker("a", "", 1, s)
+	defer w.close(t)
+	eventually(t, "it is in the wait queue", func() bool { return len(y.line("db")) == 1 })
+	y.submit("plain", fan("m", 1, 0))
+	s.runs(t, "plain/m/000000")
+	s.end("plain/m/000000", succeeded)
+	y.pool("db", 2)
+	s.runs(t, "r/m/000000")
+}
