@@ -28,7 +28,7 @@ func (a *apiServer) newPages() *ui.Pages {
 			return pattern != "" || strings.HasPrefix(r.URL.Path, "/v1/")
 		},
 		Tokens: a.cfg.Tokens, Attempts: &a.attempts, Open: a.cfg.Policy.Open, Secure: a.cfg.TLS != nil,
-		Logger: a.log, HTTP: a.metrics.http,
+		Logger: a.log, Reads: a.reads, HTTP: a.metrics.http,
 	})
 }
 

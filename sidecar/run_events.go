@@ -41,14 +41,20 @@ func (a *apiServer) runEvents(ctx context.Context, s *session, in *runEventsInpu
 	if err := s.mayRead(ctx, in.ID); err != nil {
 		return nil, err
 	}
+	leave, err := a.reads.Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
 	events, err := s.runs.Events(ctx, in.ID)
 	if err == nil && len(events) == 0 {
 		_, err = s.runs.Get(ctx, in.ID) // which may be why
 	}
 	if err != nil {
+		leave()
 		return nil, err
 	}
 	if in.stream {
+		leave()
 		return a.streamRunEvents(ctx, s, in.ID, after)
 	}
 	list := api.List[api.RunEvent]{Items: make([]api.RunEvent, len(events))}
@@ -56,6 +62,7 @@ func (a *apiServer) runEvents(ctx context.Context, s *session, in *runEventsInpu
 		list.Items[i] = inspect.RunEventOf(e)
 	}
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+		defer leave()
 		_, w := humago.Unwrap(ctx)
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Vary", "Accept")

@@ -306,10 +306,10 @@ func (a *apiServer) listRuns(ctx context.Context, s *session, in *api.RunListInp
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.runs.All(ctx)
-	if err != nil {
+	page := filter.NewPage()
+	if _, err := s.runs.Each(ctx, filter.After(), page.Take); err != nil {
 		return nil, err
 	}
-	list := filter.Page(all)
+	list := page.List()
 	return outputOf(list, s.reader.Explain(ctx, list.Items))
 }

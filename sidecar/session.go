@@ -38,6 +38,8 @@ type apiServer struct {
 	// streams bounds the streams of events of pools and claims, watching those and the waits
 	// of which each has a watch in etcd.
 	streams, watching *server.Limiter
+	// reads bounds the reads whose cost depends on what users have stored.
+	reads *server.Turns
 	// attempts are those to guess tokens, of requests and on the pages.
 	attempts access.Attempts
 	loud     atomic.Int64 // unix second of the last warning about a failed request
@@ -112,12 +114,60 @@ func newWatching(m *server.Metrics, most int) *server.Limiter {
 	})
 }
 
+const (
+	// maxReads bounds the large reads at the same time: each can take some 30 MB, for a page of
+	// what is in etcd and for its answer. One identity has a quarter of them.
+	maxReads = 16
+	// maxReadsWaiting bounds those of one identity that wait for their turn, and readPatience
+	// for how long.
+	maxReadsWaiting = 64
+	readPatience    = 30 * time.Second
+)
+
+// newReads returns the turns of large reads.
+func newReads(m *server.Metrics) *server.Turns {
+	return server.NewTurns(server.TurnsConfig{
+		Bound: "reads", What: "large reads", Todo: "try again later, with fewer at a time",
+		Total: maxReads, Each: maxReads / 4, Waiting: maxReadsWaiting, Patience: readPatience, Metrics: m,
+	})
+}
+
+// large are the operations whose cost depends on what users have stored. They take a turn, from
+// before they read until their answer is written.
+var large = map[string]bool{
+	"list-claims": true, "why-claim": true, "list-pools": true, "get-pool": true,
+	"list-runs": true, "why-run": true, "list-steps": true, "list-step-instances": true, "get-step-instance": true,
+	"retry-run": true, "retry-step": true,
+	"list-hosts": true, "list-workers": true, "get-coordinator": true, "list-actions": true,
+	"list-sources": true, "get-source": true, "get-limits": true,
+}
+
+// inTurn is the middleware of large operations. A caller without the role waits for no turn: it
+// is refused.
+func (a *apiServer) inTurn(op string) func(huma.Context, func(huma.Context)) {
+	need := access.NeedOf(op)
+	return func(ctx huma.Context, next func(huma.Context)) {
+		err := need.Check(ctx.Context())
+		if err == nil {
+			var leave func()
+			if leave, err = a.reads.Enter(ctx.Context()); err == nil {
+				defer leave()
+				next(ctx)
+				return
+			}
+		}
+		_, w := humago.Unwrap(ctx)
+		a.fail(ctx.Context(), op, hungUp(ctx.Context(), err)).Write(w)
+	}
+}
+
 func newAPI(cfg *Config, m *metrics) (*apiServer, error) {
 	a := &apiServer{cfg: cfg, log: cfg.Logger, metrics: m, waits: newWaits(m.http), ifUnread: server.IfUnread, mux: newEndpoints()}
 	a.streams = server.NewLimiter(server.LimiterConfig{
 		Bound: "streams", What: "streams of events", Todo: "close some, or read the state instead", Total: maxStreams, Each: maxStreams / 2, Metrics: m.http,
 	})
 	a.watching = newWatching(m.http, maxWatching)
+	a.reads = newReads(m.http)
 	a.missing.Store(problem.New(problem.EtcdUnavailable, "etcd has not answered yet"))
 	h := humago.New(a.mux, api.Config(cfg.Options.Version))
 	a.registerClaims(h)
@@ -246,6 +296,9 @@ func handle[I, O any](a *apiServer, h huma.API, op huma.Operation, f func(contex
 			return nil, a.fail(ctx, op.OperationID, hungUp(ctx, err))
 		}
 		return out, nil
+	}
+	if large[op.OperationID] {
+		op.Middlewares = append(op.Middlewares, a.inTurn(op.OperationID))
 	}
 	huma.Register(h, op, answer)
 	return answer

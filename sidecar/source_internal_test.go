@@ -40,7 +40,7 @@ func inBubble(t *testing.T, f func(*bubble)) {
 		}
 		keys := store.NewKeys("/berth/")
 		f(&bubble{
-			t: t, backend: b, lease: lease, apiServer: &apiServer{log: hclog.NewNullLogger(), waits: newWaits(nil), watching: newWatching(nil, 1)},
+			t: t, backend: b, lease: lease, apiServer: &apiServer{log: hclog.NewNullLogger(), waits: newWaits(nil), watching: newWatching(nil, 1), reads: newReads(nil)},
 			session: &session{
 				runs: run.Store{Backend: b, Keys: keys}, steps: step.Store{Backend: b, Keys: keys},
 			},

@@ -42,37 +42,45 @@ func (a *apiServer) listReady(ctx context.Context, s *session, in *readyInput) (
 	if err != nil {
 		return nil, err
 	}
-	found, bad, err := executor.Ready(ctx, s.steps, in.Queue, in.Limit)
-	if err == nil && len(found) == 0 && wait > 0 {
-		found, bad, err = a.awaitReady(ctx, s, in, wait)
+	ready := func(ctx context.Context) (executor.Found, error) {
+		leave, err := a.reads.Enter(ctx)
+		if err != nil {
+			return executor.Found{}, err
+		}
+		defer leave()
+		return executor.Ready(ctx, s.steps, in.Queue, in.Limit)
+	}
+	found, err := ready(ctx)
+	if err == nil && len(found.Items) == 0 && wait > 0 {
+		found, err = a.awaitReady(ctx, s, in, found, wait, ready)
 	}
 	if err != nil {
 		return nil, err
 	}
-	list := api.ReadyList{Items: make([]api.ReadyStep, len(found)), Unreadable: inspect.UnreadableOf(bad)}
-	for i, p := range found {
+	list := api.ReadyList{Items: make([]api.ReadyStep, len(found.Items)), Unreadable: inspect.UnreadableOf(found.Bad)}
+	for i, p := range found.Items {
 		list.Items[i] = inspect.ReadyStepOf(p)
 	}
 	return outputOf(list, nil)
 }
 
 // awaitReady waits for something to take: until there is, or a stop of the server.
-func (a *apiServer) awaitReady(ctx context.Context, s *session, in *readyInput, wait time.Duration) ([]*step.Published, []error, error) {
+func (a *apiServer) awaitReady(ctx context.Context, s *session, in *readyInput, before executor.Found, wait time.Duration, ready func(context.Context) (executor.Found, error)) (executor.Found, error) {
 	leave, err := a.watching.Enter(server.KeyOf(ctx))
 	if err != nil {
-		return nil, nil, err
+		return executor.Found{}, err
 	}
 	defer leave()
 	ctx, one, err := a.waits.enter(ctx, "", nil)
 	if err != nil {
-		return nil, nil, err
+		return executor.Found{}, err
 	}
 	defer a.waits.leave(one)
-	found, bad, err := executor.AwaitReady(ctx, s.steps, a.log, in.Queue, in.Limit, wait)
+	found, err := executor.AwaitReady(ctx, s.steps, a.log, in.Queue, before, wait, ready)
 	if ended := a.waits.ended(one); ended != nil {
-		return nil, nil, ended
+		return executor.Found{}, ended
 	}
-	return found, bad, err
+	return found, err
 }
 
 // takeStep answers POST /v1/runs/{id}/steps/{step}/{index}/take.

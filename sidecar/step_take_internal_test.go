@@ -8,11 +8,12 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // awaited is how a wait for a queue has ended.
 type awaited struct {
-	found []*step.Published
+	found []api.ReadyStep
 	err   error
 }
 
@@ -20,8 +21,12 @@ type awaited struct {
 func (b *bubble) await(wait time.Duration) <-chan awaited {
 	ended := make(chan awaited, 1)
 	go func() {
-		found, _, err := b.awaitReady(b.t.Context(), b.session, &readyInput{Queue: step.DefaultQueue, Limit: 10}, wait)
-		ended <- awaited{found, err}
+		out, err := b.listReady(allowed(b.t.Context(), "alice"), b.session, &readyInput{Queue: step.DefaultQueue, Limit: 10, Wait: wait.String()})
+		if err != nil {
+			ended <- awaited{err: err}
+			return
+		}
+		ended <- awaited{found: out.Body.Items}
 	}()
 	synctest.Wait()
 	return ended
@@ -38,7 +43,7 @@ func TestAWaitForAQueueEndsInAllWays(t *testing.T) {
 		if _, err := store.Commit(b.t.Context(), b.backend, nil, store.Put(key, ready.Encode(), 0)); err != nil {
 			t.Fatal(err)
 		}
-		if got := <-first; got.err != nil || len(got.found) != 1 || got.found[0].Run != "a" {
+		if got := <-first; got.err != nil || len(got.found) != 1 || got.found[0].RunID != "a" {
 			t.Errorf("%+v", got)
 		}
 		if _, err := store.Commit(b.t.Context(), b.backend, nil, store.Delete(key)); err != nil {

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -9,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
@@ -106,22 +106,27 @@ func (s Store) Events(ctx context.Context, id string) ([]LoggedEvent, error) {
 	if err := ValidateID(id); err != nil {
 		return nil, err
 	}
-	prefix := s.Keys.Events(id)
-	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(prefix), RangeEnd: store.RangeEnd(prefix)})
-	if err != nil {
-		return nil, store.Problem("the events could not be read", err)
-	}
-	all := make([]LoggedEvent, 0, len(resp.Kvs))
-	for _, kv := range resp.Kvs {
-		e, err := DecodeEvent(s.Keys, kv)
-		if err != nil {
-			return nil, store.Problem("the events could not be read", err)
+	var all []LoggedEvent
+	var wrong error
+	_, err := store.Pages{Prefix: s.Keys.Events(id), Most: eventsPage}.Each(ctx, s.Backend, func(page store.Page) bool {
+		for _, kv := range page.KVs {
+			var e LoggedEvent
+			if e, wrong = DecodeEvent(s.Keys, kv); wrong != nil {
+				return false
+			}
+			all = append(all, e)
 		}
-		all = append(all, e)
+		return true
+	})
+	if err = cmp.Or(err, wrong); err != nil {
+		return nil, store.Problem("the events could not be read", err)
 	}
 	slices.SortFunc(all, LoggedEvent.compare)
 	return all, nil
 }
+
+// eventsPage is how many events are read at once at most.
+const eventsPage = 1000
 
 // PoolList formats slots as db=2,gpu=1.
 func PoolList(slots map[string]int) string {

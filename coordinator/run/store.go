@@ -66,22 +66,42 @@ type All struct {
 }
 
 // All returns all runs.
-func (s Store) All(ctx context.Context) (All, error) {
-	snapshot, err := store.ReadAll(ctx, s.Backend, s.Keys.Runs())
-	if err != nil {
-		return All{}, store.Problem("the runs could not be read", err)
-	}
-	all := All{Revision: snapshot.Revision}
-	for _, kv := range snapshot.KVs {
-		r, err := Decode(s.Keys, kv)
+func (s Store) All(ctx context.Context) (all All, err error) {
+	all.Revision, err = s.Each(ctx, "", func(r *Run, _ int, err error) bool {
 		if err != nil {
 			all.Bad = append(all.Bad, err)
-			continue
+		} else {
+			all.Runs = append(all.Runs, r)
 		}
-		all.Runs = append(all.Runs, r)
+		return true
+	})
+	return all, err
+}
+
+// runsPage is how many records of runs are read at once at most.
+const runsPage = 1000
+
+// Each calls take with the runs whose id follows an id, ordered by id and at one revision,
+// until it returns false: with a run and the size of its record in bytes, or with why a record
+// cannot be read. An empty id is before all. It returns the revision.
+func (s Store) Each(ctx context.Context, after string, take func(r *Run, size int, err error) bool) (revision int64, err error) {
+	pages := store.Pages{Prefix: s.Keys.Runs(), Most: runsPage}
+	if after != "" {
+		pages.From = s.Keys.Run(after) + "\x00"
 	}
-	slices.SortFunc(all.Runs, func(a, b *Run) int { return strings.Compare(a.ID, b.ID) })
-	return all, nil
+	revision, err = pages.Each(ctx, s.Backend, func(page store.Page) bool {
+		for _, kv := range page.KVs {
+			r, err := Decode(s.Keys, kv)
+			if !take(r, store.SizeOf(kv), err) {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return 0, store.Problem("the runs could not be read", err)
+	}
+	return revision, nil
 }
 
 // Queue returns the queued runs in the order of the queue.

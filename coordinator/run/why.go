@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,6 +39,34 @@ const (
 	// maxHistory bounds the ended runs of one name for an estimate.
 	maxHistory = 100
 )
+
+// Others returns the runs that [All.Why] explains a run by: of those that are queued or have
+// ended, only what they are judged by, since there can be many.
+func (s Store) Others(ctx context.Context, id string) (all All, err error) {
+	all.Revision, err = s.Each(ctx, "", func(r *Run, _ int, err error) bool {
+		switch {
+		case err != nil:
+			all.Bad = append(all.Bad, err)
+		case r.ID == id || r.Status.InProgress():
+			all.Runs = append(all.Runs, r)
+		default:
+			all.Runs = append(all.Runs, r.brief())
+		}
+		return true
+	})
+	return all, err
+}
+
+// brief returns what of a run others are judged by.
+func (r *Run) brief() *Run {
+	b := &Run{ID: r.ID, Created: r.Created, Revision: r.Revision}
+	b.Name, b.Status, b.Priority, b.NotBefore = r.Name, r.Status, r.Priority, r.NotBefore
+	b.Joined, b.StartedAt, b.EndedAt = r.Joined, r.StartedAt, r.EndedAt
+	if r.Block != nil {
+		b.Block = &Block{Kind: r.Block.Kind, Tag: r.Block.Tag}
+	}
+	return b
+}
 
 // Why explains a run; nil if it does not exist. Without pools, the block reason is the
 // recorded one.

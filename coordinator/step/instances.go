@@ -18,7 +18,7 @@ import (
 type Page struct {
 	// From is the index of the first.
 	From int
-	// Limit is how many to return at most, at least 1.
+	// Limit is how many to return at most, at least 1. Large ones are fewer.
 	Limit int
 	// Statuses filters the instances; none selects all.
 	Statuses []Status
@@ -62,9 +62,13 @@ type collector struct {
 	page  Page
 	count int
 	at    store.StepID
+	bytes int // of the records on the page
 	list  Instances
 	full  bool
 }
+
+// maxPageBytes bounds the records of a page in bytes.
+const maxPageBytes = 4 << 20
 
 // take adds the next record; false if the page is full.
 func (c *collector) take(keys store.Keys, kv *mvccpb.KeyValue) bool {
@@ -87,6 +91,9 @@ func (c *collector) take(keys store.Keys, kv *mvccpb.KeyValue) bool {
 		c.list.Bad = append(c.list.Bad, err)
 		c.at.Index++
 		return true
+	}
+	if c.bytes += store.SizeOf(kv); len(c.list.Items) > 0 && c.bytes > maxPageBytes {
+		c.page.Limit = len(c.list.Items)
 	}
 	c.add(i)
 	return !c.full

@@ -103,30 +103,25 @@ func (v *view) shown(i *Instance) *Instance {
 	return i
 }
 
-// statePage is how many records are read at once.
+// statePage is how many records are read at once at most.
 const statePage = 1000
 
 // states calls take for the values under a prefix from a key on, in order and at one
 // revision, until it returns false.
 func (s Store) states(ctx context.Context, prefix, from string, revision int64, take func(*mvccpb.KeyValue) bool) error {
-	key := []byte(from)
-	for {
-		resp, err := s.Backend.Range(ctx, &pb.RangeRequest{
-			Key: key, RangeEnd: store.RangeEnd(prefix), Limit: statePage, Revision: revision,
-		})
-		if err != nil {
-			return store.Problem(unread, err)
-		}
-		for _, kv := range resp.Kvs {
+	pages := store.Pages{Prefix: prefix, From: from, Revision: revision, Most: statePage}
+	_, err := pages.Each(ctx, s.Backend, func(page store.Page) bool {
+		for _, kv := range page.KVs {
 			if !take(kv) {
-				return nil
+				return false
 			}
 		}
-		if !resp.More {
-			return nil
-		}
-		key = append(resp.Kvs[len(resp.Kvs)-1].Key, 0)
+		return true
+	})
+	if err != nil {
+		return store.Problem(unread, err)
 	}
+	return nil
 }
 
 // Overview returns the state of the steps of a run. An unknown run is a RunNotFound

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
@@ -103,15 +104,22 @@ func (s Store) withState(ctx context.Context, v *view) ([]*Instance, error) {
 	if v.graph == nil {
 		return nil, nil
 	}
-	read, err := store.ReadAll(ctx, s.Backend, s.Keys.Steps(v.run.ID))
-	if err != nil {
-		return nil, store.Problem(unread, err)
-	}
-	all := make([]*Instance, len(read.KVs))
-	for n, kv := range read.KVs {
-		if all[n], err = Decode(s.Keys, kv); err != nil {
-			return nil, store.Problem(unread, err)
+	var all []*Instance
+	var wrong error
+	prefix := s.Keys.Steps(v.run.ID)
+	err := s.states(ctx, prefix, prefix, 0, func(kv *mvccpb.KeyValue) bool {
+		var i *Instance
+		if i, wrong = Decode(s.Keys, kv); wrong != nil {
+			return false
 		}
+		all = append(all, i)
+		return true
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case wrong != nil:
+		return nil, store.Problem(unread, wrong)
 	}
 	return all, nil
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/oklog/ulid/v2"
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/access"
@@ -172,24 +171,16 @@ type Log struct {
 // id before; the newest of all if it is empty. Next is empty, or the id to continue with.
 // Each error of bad is about an action that can't be read, and names its key.
 func (l Log) List(ctx context.Context, before string, limit int) (found []Entry, next string, bad []error, err error) {
-	prefix := l.Keys.Actions()
-	end := store.RangeEnd(prefix)
-	if before != "" {
-		if !isActionID(before) {
-			return nil, "", nil, problem.Field("cursor", "%q is not the id of an action", problem.Clip(before))
-		}
-		end = []byte(l.Keys.Action(before))
+	if before != "" && !isActionID(before) {
+		return nil, "", nil, problem.Field("cursor", "%q is not the id of an action", problem.Clip(before))
 	}
-	resp, err := l.Backend.Range(ctx, &pb.RangeRequest{
-		Key: []byte(prefix), RangeEnd: end, Limit: int64(limit) + 1,
-		SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_KEY,
-	})
+	kvs, err := l.newest(ctx, before, limit+1)
 	if err != nil {
 		return nil, "", nil, store.Problem("the actions could not be read", err)
 	}
-	for i, kv := range resp.Kvs {
+	for i, kv := range kvs {
 		if i == limit {
-			return found, string(resp.Kvs[i-1].Key[len(prefix):]), bad, nil
+			return found, string(kvs[i-1].Key[len(l.Keys.Actions()):]), bad, nil
 		}
 		a, err := Decode(l.Keys, kv)
 		if err != nil {
@@ -199,6 +190,55 @@ func (l Log) List(ctx context.Context, before string, limit int) (found []Entry,
 		found = append(found, a)
 	}
 	return found, "", bad, nil
+}
+
+// newest returns up to n actions that are older than the one with the id before, the newest
+// first. To sort them, etcd would read all: so it is searched from what time on there are
+// enough, by counts that double the time, and the later ones are read in order.
+func (l Log) newest(ctx context.Context, before string, n int) ([]*mvccpb.KeyValue, error) {
+	until, end := now(), store.RangeEnd(l.Keys.Actions())
+	if id, err := ulid.ParseStrict(before); err == nil {
+		until, end = id.Timestamp(), []byte(l.Keys.Action(before))
+	}
+	read := store.Pages{Prefix: l.Keys.Actions(), End: end, Most: actionsPage}
+	all, err := l.count(ctx, &read)
+	for back := 2 * time.Minute; err == nil && all > int64(n); back *= 2 {
+		some := read
+		some.From = l.Keys.Action(firstAt(until.Add(-back)))
+		var enough int64
+		if enough, err = l.count(ctx, &some); enough >= int64(n) || enough == all {
+			read = some
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	var kvs []*mvccpb.KeyValue
+	_, err = read.Each(ctx, l.Backend, func(page store.Page) bool {
+		kvs = append(kvs, page.KVs...)
+		kvs = slices.Clone(kvs[max(0, len(kvs)-n):])
+		return true
+	})
+	slices.Reverse(kvs)
+	return kvs, err
+}
+
+// actionsPage is how many actions are read at once at most.
+const actionsPage = 1000
+
+// count returns how many keys a range has, and pins its revision.
+func (l Log) count(ctx context.Context, p *store.Pages) (int64, error) {
+	n, revision, err := p.Count(ctx, l.Backend)
+	p.Revision = revision
+	return n, err
+}
+
+// firstAt returns the first id that an action of a time can have.
+func firstAt(at time.Time) string {
+	var id ulid.ULID
+	_ = id.SetTime(uint64(max(0, at.UnixMilli()))) // it fails for the year 10889
+	return id.String()
 }
 
 // keep writes an action on a lease that ends after the retention. The lease is granted

@@ -95,7 +95,7 @@ func (l *Logs) Place(id store.StepID) int {
 
 // Running returns the wanted instances that workers run now, in the order of the steps.
 func (l *Logs) Running(ctx context.Context) ([]store.StepID, error) {
-	seen, err := store.ReadAll(ctx, l.Runs.Backend, l.Runs.Keys.ActiveAll())
+	seen, err := store.ReadKeys(ctx, l.Runs.Backend, l.Runs.Keys.ActiveAll())
 	if err != nil {
 		return nil, store.Problem("the running instances could not be read", err)
 	}

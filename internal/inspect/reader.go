@@ -217,7 +217,7 @@ func (r *Reader) holders(ctx context.Context, slots map[string]int) (all []Holde
 }
 
 func (r *Reader) whyQueued(ctx context.Context, one *run.Run) (*run.Why, error) {
-	all, err := r.Runs.All(ctx)
+	all, err := r.Runs.Others(ctx, one.ID)
 	if err != nil {
 		return nil, err
 	}

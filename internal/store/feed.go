@@ -55,6 +55,7 @@ type Feed struct {
 	prefix   string
 	log      hclog.Logger
 	resynced func()
+	read     func(context.Context) (Snapshot, error) // everything
 
 	messages chan FeedMessage
 	progress chan struct{} // coalesces: one pending request is enough
@@ -73,6 +74,7 @@ func NewFeed(b Backend, prefix string, log hclog.Logger, resynced func()) *Feed 
 		prefix:   prefix,
 		log:      log,
 		resynced: resynced,
+		read:     func(ctx context.Context) (Snapshot, error) { return ReadAll(ctx, b, prefix) },
 		messages: make(chan FeedMessage),
 		progress: make(chan struct{}, 1),
 	}
@@ -83,6 +85,22 @@ func NewFeed(b Backend, prefix string, log hclog.Logger, resynced func()) *Feed 
 func NewFeedAfter(b Backend, prefix string, revision int64, log hclog.Logger, resynced func()) *Feed {
 	f := NewFeed(b, prefix, log, resynced)
 	f.at, f.history = revision, b.History()
+	return f
+}
+
+// NewChanges returns a feed of what happens under prefix after a revision, for a reader that
+// needs little of what there is. Where another feed would read everything again, its snapshot
+// has no keys: what the reader knows may be out of date.
+func NewChanges(b Backend, prefix string, revision int64, log hclog.Logger) *Feed {
+	f := NewFeedAfter(b, prefix, revision, log, func() {})
+	f.read = func(ctx context.Context) (Snapshot, error) {
+		history := b.History()
+		resp, err := b.Range(ctx, &pb.RangeRequest{Key: []byte(prefix), KeysOnly: true})
+		if err != nil {
+			return Snapshot{}, err
+		}
+		return Snapshot{Revision: resp.Header.Revision, History: history}, nil
+	}
 	return f
 }
 
@@ -146,7 +164,7 @@ func (f *Feed) start(ctx context.Context) error {
 		}
 		return err
 	}
-	snapshot, err := ReadAll(ctx, f.backend, f.prefix)
+	snapshot, err := f.read(ctx)
 	if err != nil {
 		return err
 	}

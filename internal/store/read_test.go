@@ -33,12 +33,12 @@ func filled(t *testing.T, keys, size int) *storetest.Backend {
 	return b
 }
 
-// Pages grow where keys are small, and not where a page is large as it is.
+// Pages grow where keys are small, and shrink where a page is large.
 func TestPagesGrowWithSmallKeys(t *testing.T) {
 	for size, want := range map[int][]int64{
-		10:     {2000, 8000, 32000},
-		4000:   {2000, 2091, 2091, 2091, 2091, 2091, 2091, 2091, 2091},
-		20_000: {2000, 2000, 2000},
+		10:     {500, 2000, 8000, 32000},
+		4000:   append([]int64{500, 2000}, slices.Repeat([]int64{2091}, 7)...),
+		20_000: append([]int64{500}, slices.Repeat([]int64{419}, 11)...),
 	} {
 		keys := map[int]int{10: 30_000, 4000: 17_000, 20_000: 5000}[size]
 		synctest.Test(t, func(t *testing.T) {

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
@@ -130,77 +128,4 @@ func (w *clientWatch) send(m WatchMessage) bool {
 	case <-w.ctx.Done():
 		return false
 	}
-}
-
-const (
-	// pageSize is how many keys the first page of a [Snapshot] has, and each at least.
-	// The others have more, up to maxPageSize, of keys that are small: etcd counts all
-	// that remains of the range for each page, so that many pages cost its square.
-	pageSize    = 2000
-	maxPageSize = 50_000
-	// pageBytes is how much a page is to have, and pageGrowth how much larger than the
-	// one before it may be in keys: so one of large values is no surprise.
-	pageBytes  = 8 << 20
-	pageGrowth = 4
-	// pageTimeout bounds one page.
-	pageTimeout = 10 * time.Second
-)
-
-// Snapshot is everything under a prefix at one revision.
-type Snapshot struct {
-	KVs      []*mvccpb.KeyValue
-	Revision int64
-	// History is the [Backend.History] that it is of.
-	History uint64
-	// Reason is why a [Feed] has read everything again: [ErrCompacted],
-	// [ErrRestored] or [ErrBehind]. Nil is a feed's first snapshot, and one that no
-	// feed has read.
-	Reason error
-}
-
-// ReadAll reads everything under prefix at one revision, in pages.
-func ReadAll(ctx context.Context, b Backend, prefix string) (Snapshot, error) {
-	return ReadAt(ctx, b, prefix, 0)
-}
-
-// ReadAt reads everything under prefix as it was at a revision; 0 is the present one. A
-// revision that etcd no longer has is [ErrCompacted].
-func ReadAt(ctx context.Context, b Backend, prefix string, revision int64) (Snapshot, error) {
-	s := Snapshot{History: b.History(), Revision: revision}
-	key, limit := []byte(prefix), pageSize
-	for {
-		resp, err := readPage(ctx, b, &pb.RangeRequest{
-			Key: key, RangeEnd: RangeEnd(prefix), Limit: int64(limit), Revision: s.Revision,
-		})
-		if err != nil {
-			return Snapshot{}, err
-		}
-		if s.Revision == 0 {
-			s.Revision = resp.Header.Revision
-		}
-		if resp.More && s.KVs == nil {
-			s.KVs = make([]*mvccpb.KeyValue, 0, resp.Count)
-		}
-		s.KVs = append(s.KVs, resp.Kvs...)
-		if !resp.More {
-			return s, nil
-		}
-		key, limit = append(s.KVs[len(s.KVs)-1].Key, 0), nextPage(limit, resp.Kvs)
-	}
-}
-
-func readPage(ctx context.Context, b Backend, r *pb.RangeRequest) (*pb.RangeResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
-	defer cancel()
-	return b.Range(ctx, r)
-}
-
-// nextPage is how many keys to ask for after a page.
-func nextPage(limit int, kvs []*mvccpb.KeyValue) int {
-	bytes := 0
-	for _, kv := range kvs {
-		bytes += len(kv.Key) + len(kv.Value)
-	}
-	fit := pageBytes / max(1, bytes/len(kvs))
-	return max(pageSize, min(fit, pageGrowth*limit, maxPageSize))
 }

@@ -163,24 +163,89 @@ func (f *RunFilter) matches(r *run.Run) bool {
 	return true
 }
 
-// Page returns the selected runs that follow the cursor, and where the next page begins.
-func (f *RunFilter) Page(all run.All) RunList {
-	runs := all.With(f.statuses...)
+// After returns the id after which the runs are to be read: those before it are not selected.
+func (f *RunFilter) After() string {
 	if f.queued() {
-		runs = all.Queue()
+		return ""
 	}
-	list := RunList{Items: []Run{}, Unreadable: inspect.UnreadableOf(all.Bad)}
-	var last *run.Run
-	for _, r := range runs {
-		if !f.matches(r) || f.after.ID != "" && !f.after.before(r) {
-			continue
-		}
-		if len(list.Items) == f.limit {
-			list.Next = runCursorOf(last, f.queued()).String()
+	return f.after.ID
+}
+
+// maxListBytes bounds the records of a page in bytes.
+const maxListBytes = 4 << 20
+
+// RunPage collects the page of a list of runs from all runs, in the order of their ids. It keeps
+// no more of them than two pages.
+type RunPage struct {
+	filter *RunFilter
+	kept   []keptRun
+	bytes  int // of those kept
+	bad    []error
+	// next reports that more runs are selected than the page has.
+	next bool
+}
+
+type keptRun struct {
+	run  *run.Run
+	size int
+}
+
+// NewPage returns a page without runs.
+func (f *RunFilter) NewPage() *RunPage { return &RunPage{filter: f} }
+
+// Take takes a run with the size of its record, or why one can't be read. It returns false if no
+// later run can be on the page.
+func (p *RunPage) Take(r *run.Run, size int, err error) bool {
+	f := p.filter
+	switch {
+	case err != nil:
+		p.bad = append(p.bad, err)
+		return true
+	case len(f.statuses) > 0 && !slices.Contains(f.statuses, r.Status), !f.matches(r), f.after.ID != "" && !f.after.before(r):
+		return true
+	}
+	if !f.queued() && p.full(len(p.kept), p.bytes, size) {
+		p.next = true
+		return false
+	}
+	p.kept, p.bytes = append(p.kept, keptRun{r, size}), p.bytes+size
+	if f.queued() && (len(p.kept) > 2*f.limit || p.bytes > 2*maxListBytes) {
+		p.cut()
+	}
+	return true
+}
+
+// full reports whether a page with some runs has no place for one of a size.
+func (p *RunPage) full(runs, bytes, size int) bool {
+	return runs == p.filter.limit || runs > 0 && bytes+size > maxListBytes
+}
+
+// cut drops the runs of the queue that are behind the page.
+func (p *RunPage) cut() {
+	slices.SortFunc(p.kept, func(a, b keptRun) int { return a.run.Compare(b.run) })
+	bytes := 0
+	for n, k := range p.kept {
+		if p.full(n, bytes, k.size) {
+			clear(p.kept[n:])
+			p.kept, p.next = p.kept[:n], true
 			break
 		}
-		list.Items = append(list.Items, inspect.RunOf(r))
-		last = r
+		bytes += k.size
+	}
+	p.bytes = bytes
+}
+
+// List returns the selected runs that follow the cursor, and where the next page begins.
+func (p *RunPage) List() RunList {
+	if p.filter.queued() {
+		p.cut()
+	}
+	list := RunList{Items: make([]Run, len(p.kept)), Unreadable: inspect.UnreadableOf(p.bad)}
+	for n, k := range p.kept {
+		list.Items[n] = inspect.RunOf(k.run)
+	}
+	if p.next {
+		list.Next = runCursorOf(p.kept[len(p.kept)-1].run, p.filter.queued()).String()
 	}
 	return list
 }

@@ -2,8 +2,6 @@ package executor
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -13,59 +11,86 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// Ready lists at most so many of the step instances of a queue that executors can take, in
-// order, and the errors of those that can't be read.
-func Ready(ctx context.Context, steps step.Store, queue string, most int) ([]*step.Published, []error, error) {
-	found, err := store.ReadAll(ctx, steps.Backend, steps.Keys.Ready(queue))
-	if err != nil {
-		return nil, nil, store.Problem("the queue could not be read", err)
-	}
-	var all []*step.Published
-	var bad []error
-	for _, kv := range found.KVs {
-		p, err := step.DecodeReady(steps.Keys, kv)
-		switch {
-		case err != nil:
-			bad = append(bad, err)
-		case p.External:
-			all = append(all, p)
-		}
-	}
-	slices.SortFunc(all, func(a, b *step.Published) int { return strings.Compare(a.Order, b.Order) })
-	return all[:min(len(all), most)], bad, nil
+// readyPage is how many entries of a queue are read together at most.
+const readyPage = 1000
+
+// Found are step instances of a queue that executors can take, in order.
+type Found struct {
+	Items []*step.Published
+	// Bad are the errors of those that can't be read.
+	Bad []error
+	// revision is the one that the queue was read at.
+	revision int64
 }
 
-// AwaitReady is [Ready] that waits until there is something to take, or that time has passed.
-func AwaitReady(ctx context.Context, steps step.Store, log hclog.Logger, queue string, most int, wait time.Duration) ([]*step.Published, []error, error) {
+// Ready lists at most so many of the step instances of a queue that executors can take. It
+// reads no more of the queue than it needs for that: what workers take is in the queue, too.
+func Ready(ctx context.Context, steps step.Store, queue string, most int) (found Found, err error) {
+	pages := store.Pages{Prefix: steps.Keys.Ready(queue), First: min(most, readyPage), Most: readyPage}
+	found.revision, err = pages.Each(ctx, steps.Backend, func(page store.Page) bool {
+		for _, kv := range page.KVs {
+			p, err := step.DecodeReady(steps.Keys, kv)
+			switch {
+			case err != nil:
+				found.Bad = append(found.Bad, err)
+			case p.External:
+				found.Items = append(found.Items, p)
+			}
+			if len(found.Items) == most {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return Found{}, store.Problem("the queue could not be read", err)
+	}
+	return found, nil
+}
+
+// AwaitReady waits, after ready was called and has found nothing, until it finds something,
+// or that time has passed. It calls ready again whenever there may be something.
+func AwaitReady(ctx context.Context, steps step.Store, log hclog.Logger, queue string, before Found, wait time.Duration, ready func(context.Context) (Found, error)) (Found, error) {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	feed := store.NewFeed(steps.Backend, steps.Keys.Ready(queue), log, func() {})
+	feed := store.NewChanges(steps.Backend, steps.Keys.Ready(queue), before.revision, log)
 	go func() { _ = feed.Run(waiting) }()
 	defer func() {
 		cancel()
 		for range feed.Messages() { // it ends with its context
 		}
 	}()
-	external := func(kv *mvccpb.KeyValue) bool {
-		p, err := step.DecodeReady(steps.Keys, kv)
-		return err == nil && p.External
-	}
 	for {
 		select {
 		case m, ok := <-feed.Messages():
-			switch {
-			case !ok:
-				return nil, nil, context.Cause(ctx)
-			case m.Snapshot != nil && slices.ContainsFunc(m.Snapshot.KVs, external):
-			case slices.ContainsFunc(m.Events, func(e *mvccpb.Event) bool { return e.Type == mvccpb.Event_PUT && external(e.Kv) }):
-			default:
+			if !ok {
+				return Found{}, context.Cause(ctx)
+			}
+			if !mayHaveReady(steps.Keys, m) {
 				continue
 			}
-			if all, bad, err := Ready(ctx, steps, queue, most); len(all) > 0 || err != nil {
-				return all, bad, err
+			if found, err := ready(ctx); len(found.Items) > 0 || err != nil {
+				return found, err
 			}
 		case <-waiting.Done():
-			return nil, nil, context.Cause(ctx)
+			return Found{}, context.Cause(ctx)
 		}
 	}
+}
+
+// mayHaveReady reports whether a message says that there is something to take, or that this
+// is not known.
+func mayHaveReady(keys store.Keys, m store.FeedMessage) bool {
+	if m.Snapshot != nil {
+		return true
+	}
+	for _, e := range m.Events {
+		if e.Type != mvccpb.Event_PUT {
+			continue
+		}
+		if p, err := step.DecodeReady(keys, e.Kv); err == nil && p.External {
+			return true
+		}
+	}
+	return false
 }

@@ -223,8 +223,12 @@ func TestAWaitForAQueueEndsWithWhatExecutorsCanTake(t *testing.T) {
 		await := func(ctx context.Context) <-chan answer {
 			ended := make(chan answer, 1)
 			go func() {
-				found, _, err := AwaitReady(ctx, s.steps, s.log, step.DefaultQueue, 10, time.Minute)
-				ended <- answer{found, err}
+				ready := func(ctx context.Context) (Found, error) { return Ready(ctx, s.steps, step.DefaultQueue, 10) }
+				found, err := ready(ctx)
+				if err == nil && len(found.Items) == 0 {
+					found, err = AwaitReady(ctx, s.steps, s.log, step.DefaultQueue, found, time.Minute, ready)
+				}
+				ended <- answer{found.Items, err}
 			}()
 			synctest.Wait()
 			return ended

@@ -38,7 +38,10 @@ func (p *Pages) live(w http.ResponseWriter, r *http.Request, pg *page) {
 	var title string
 	var sent []byte
 	draw := func(time.Time) bool {
-		f, body, _ := p.render(r, pg, true)
+		f, body, status := p.render(r, pg, true)
+		if status == http.StatusTooManyRequests && sent != nil {
+			return false // it stays as it is until its turn comes
+		}
 		if f.Title != title {
 			s.Add(server.Message{Event: "title", Data: escapeCR([]byte(f.Title))})
 			title = f.Title

@@ -38,6 +38,8 @@ type Config struct {
 	Secure bool
 	// Logger is silent if nil.
 	Logger hclog.Logger
+	// Reads bounds what is read for one identity at the same time; nil bounds nothing.
+	Reads *server.Turns
 	// HTTP counts the live streams that are open, and those that are refused; nil counts nothing.
 	HTTP *server.Metrics
 }
@@ -91,6 +93,16 @@ type page struct {
 	every time.Duration
 	// view reads what the page shows.
 	view func(ctx context.Context, s *Session, r *http.Request) (*view, error)
+	// takesTurns reports that view takes its turns itself, since it also waits for others.
+	takesTurns bool
+}
+
+// turn waits for a turn to read for who sent a request.
+func (p *Pages) turn(ctx context.Context) (leave func(), err error) {
+	if p.cfg.Reads == nil {
+		return func() {}, nil
+	}
+	return p.cfg.Reads.Enter(ctx)
 }
 
 // view is what a page shows now.
@@ -297,7 +309,14 @@ func (p *Pages) readView(r *http.Request, pg *page) (*view, error) {
 	if err := p.old(ctx, s); err != nil {
 		return nil, err
 	}
+	leave := func() {}
+	if !pg.takesTurns {
+		if leave, err = p.turn(ctx); err != nil {
+			return nil, err
+		}
+	}
 	v, err := pg.view(ctx, s, r)
+	leave()
 	switch {
 	case err == nil || r.Context().Err() != nil:
 	case errors.Is(err, context.DeadlineExceeded):
@@ -359,7 +378,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, f form) {
 		}
 	}
 	if err == nil {
-		to, err = f.do(r.Context(), s, r)
+		to, err = p.do(r, s, f)
 	}
 	if err != nil {
 		why := p.problemOf(r, err)
@@ -371,6 +390,16 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, f form) {
 		return
 	}
 	http.Redirect(w, r, to, http.StatusSeeOther)
+}
+
+// do carries out a form in turn: what it acts on can be large.
+func (p *Pages) do(r *http.Request, s *Session, f form) (to string, err error) {
+	leave, err := p.turn(r.Context())
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	return f.do(r.Context(), s, r)
 }
 
 // accepts reports whether a client accepts a type by name.

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
@@ -24,7 +25,7 @@ const runEvery = 2 * time.Second
 // runPage is the page of one run.
 func (p *Pages) runPage() page {
 	l := &runReader{pages: p}
-	return page{pattern: "GET /runs/{id}", name: "run", under: "runs", every: runEvery, view: l.view}
+	return page{pattern: "GET /runs/{id}", name: "run", under: "runs", every: runEvery, view: l.view, takesTurns: true}
 }
 
 // runView is what the page of a run shows.
@@ -85,9 +86,18 @@ func (l *runReader) view(ctx context.Context, s *Session, r *http.Request) (*vie
 	if err != nil {
 		return nil, err
 	}
+	leave, err := l.pages.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	leave = sync.OnceFunc(leave)
+	defer leave()
 	seen, err := l.readRun(ctx, s, id)
 	if err != nil {
 		return nil, err
+	}
+	if q.tab == tabLogs {
+		leave() // what follows is small, and may wait for a worker
 	}
 	if q.tab == "" {
 		q.tab = tabTimeline
