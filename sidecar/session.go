@@ -142,22 +142,17 @@ var large = map[string]bool{
 	"list-sources": true, "get-source": true, "get-limits": true,
 }
 
-// inTurn is the middleware of large operations. A caller without the role waits for no turn: it
-// is refused.
+// inTurn is the middleware of large operations.
 func (a *apiServer) inTurn(op string) func(huma.Context, func(huma.Context)) {
-	need := access.NeedOf(op)
 	return func(ctx huma.Context, next func(huma.Context)) {
-		err := need.Check(ctx.Context())
-		if err == nil {
-			var leave func()
-			if leave, err = a.reads.Enter(ctx.Context()); err == nil {
-				defer leave()
-				next(ctx)
-				return
-			}
+		leave, err := a.reads.Enter(ctx.Context())
+		if err != nil {
+			_, w := humago.Unwrap(ctx)
+			a.fail(ctx.Context(), op, hungUp(ctx.Context(), err)).Write(w)
+			return
 		}
-		_, w := humago.Unwrap(ctx)
-		a.fail(ctx.Context(), op, hungUp(ctx.Context(), err)).Write(w)
+		defer leave()
+		next(ctx)
 	}
 }
 
