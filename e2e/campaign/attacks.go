@@ -38,6 +38,7 @@ var attackRows = []attack{
 	{"connections", 4 * time.Second, keepConnections},
 	{"slow bodies", 2 * time.Second, sendSlowly},
 	{"claims of the other", 100 * time.Millisecond, seizeClaims},
+	{"ids of the other's claims", 20 * time.Millisecond, claimSameIDs},
 	{"processes of others", time.Second, bindProcesses},
 	{"wrong tokens", 300 * time.Millisecond, guessTokens},
 	{"task pools", time.Second, declareTasks},
@@ -54,7 +55,8 @@ const (
 	connectionsFor = 4 * time.Second
 	slowBodies     = 40
 	slowFor        = 5 * time.Second
-	seizures       = 4 // requests under way for one claim
+	seizures       = 4  // requests under way for one claim
+	sameIDs        = 50 // claims with the id of one claim, one after the other
 )
 
 // extremeNumbers and extremeTimes are what no field can have.
@@ -65,7 +67,8 @@ var (
 
 // extremes are requests with extreme numbers and times wherever there is a number or a time. id makes
 // the id of a run.
-func extremes(id func() string) (all []request) {
+// own is a pool that the neighbor may change.
+func extremes(own string, id func() string) (all []request) {
 	run := func(fields string) request {
 		return request{http.MethodPost, "/v1/runs", fmt.Sprintf(`{"id":%q,%s}`, id(), fields), false}
 	}
@@ -77,8 +80,6 @@ func extremes(id func() string) (all []request) {
 	}
 	for _, n := range extremeNumbers {
 		all = append(all,
-			request{http.MethodPatch, "/v1/pools/" + calmPool, fmt.Sprintf(`{"limit":%s}`, n), false},
-			request{http.MethodPut, "/v1/pools/" + calmPool, fmt.Sprintf(`{"limit":%s}`, n), false},
 			request{http.MethodPatch, "/v1/limits", fmt.Sprintf(`{"max_concurrent_runs":%s}`, n), false},
 			request{http.MethodPatch, "/v1/limits", fmt.Sprintf(`{"tags":[{"key":"a","value":"b","limit":%s}]}`, n), false},
 			claim(fmt.Sprintf(`"pools":{%q:%s},"wait":"0s"`, spitePool, n)),
@@ -94,16 +95,25 @@ func extremes(id func() string) (all []request) {
 			step(fmt.Sprintf(`"concurrency":%s`, n)), step(fmt.Sprintf(`"retries":%s`, n)), step(fmt.Sprintf(`"pools":{%q:%s}`, spitePool, n)),
 			step(fmt.Sprintf(`"items":{"from":%s,"to":1}`, n)), step(fmt.Sprintf(`"items":{"from":1,"to":%s}`, n)),
 			step(fmt.Sprintf(`"items":{"from":1,"to":2,"by":%s}`, n)), step(fmt.Sprintf(`"task":{"name":"spite","limit":%s}`, n)),
-			request{http.MethodPost, "/actions/limit", url.Values{"pool": {calmPool}, "limit": {n}, "from": {"8"}, "sure": {"yes"}, "back": {"//evil/"}}.Encode(), true},
 			request{http.MethodPost, "/actions/revoke", url.Values{"claim": {"none"}, "fence": {n}, "sure": {"yes"}, "back": {"//evil/"}}.Encode(), true},
 		)
+		for _, pool := range []string{calmPool, own} {
+			all = append(all,
+				request{http.MethodPatch, "/v1/pools/" + pool, fmt.Sprintf(`{"limit":%s}`, n), false},
+				request{http.MethodPut, "/v1/pools/" + pool, fmt.Sprintf(`{"limit":%s}`, n), false},
+				request{http.MethodPost, "/actions/limit", url.Values{"pool": {pool}, "limit": {n}, "from": {"8"}, "sure": {"yes"}, "back": {"//evil/"}}.Encode(), true},
+				request{http.MethodGet, "/actions/limit?" + url.Values{"pool": {pool}, "limit": {n}, "from": {n}}.Encode(), "", false},
+			)
+		}
 		for _, path := range []string{"/v1/claims", "/v1/runs", "/v1/actions", "/v1/runs/none/steps/s", "/v1/queues/default/ready"} {
 			all = append(all, request{http.MethodGet, path + "?limit=" + url.QueryEscape(n), "", false})
 		}
 	}
 	for _, d := range extremeTimes {
 		for _, field := range []string{"lease_duration", "reserve_after", "retain"} {
-			all = append(all, request{http.MethodPatch, "/v1/pools/" + calmPool, fmt.Sprintf(`{%q:%q}`, field, d), false})
+			for _, pool := range []string{calmPool, own} {
+				all = append(all, request{http.MethodPatch, "/v1/pools/" + pool, fmt.Sprintf(`{%q:%q}`, field, d), false})
+			}
 		}
 		all = append(all,
 			claim(fmt.Sprintf(`"pools":{%q:100},"wait":%q`, spitePool, d)), claim(fmt.Sprintf(`"pools":{%q:1},"wait":"0s","ttl":%q`, spitePool, d)),
@@ -120,7 +130,9 @@ func extremes(id func() string) (all []request) {
 }
 
 func sendExtremes(ctx context.Context, n *neighbor, r *rand.Rand) {
-	all := extremes(func() string {
+	own := ownPool(neighborUIDs[n.index])
+	n.send(ctx, "extreme numbers", request{http.MethodPut, "/v1/pools/" + own, `{"limit":8}`, false})
+	all := extremes(own, func() string {
 		id := n.newID("extreme", r)
 		n.submits(id)
 		return id
@@ -327,12 +339,8 @@ func seizeClaims(ctx context.Context, n *neighbor, _ *rand.Rand) {
 			{http.MethodDelete, "/v1/claims/" + c.ID, "", false},
 			{http.MethodDelete, fmt.Sprintf("/v1/claims/%s?fence=%d", c.ID, c.Fence), "", false},
 			{http.MethodPost, "/v1/claims/" + c.ID + "/renew", fmt.Sprintf(`{"fence":%d,"ttl":"1s"}`, c.Fence), false},
-			{http.MethodPost, "/v1/claims", fmt.Sprintf(`{"id":%q,"pools":{%q:1},"wait":"0s"}`, c.ID, spitePool), false},
-			{http.MethodPost, "/v1/claims", fmt.Sprintf(`{"id":%q,"pools":{%q:1},"wait":"0s","run_id":%q}`, c.ID, spitePool, c.RunID), false},
+			{http.MethodPost, "/v1/claims/" + c.ID + "/revoke", "{}", false},
 		}
-		// Only before it claims the id itself: what is left of the other's claim is not its own then.
-		n.send(ctx, name, request{http.MethodPost, "/v1/claims/" + c.ID + "/revoke", "{}", false})
-		n.send(ctx, name, request{http.MethodPost, "/v1/claims/" + c.ID + "/revoke", `{"force":true}`, false})
 		for i := range seizures {
 			all.Go(func() {
 				for j := range requests {
@@ -342,6 +350,26 @@ func seizeClaims(ctx context.Context, n *neighbor, _ *rand.Rand) {
 				}
 			})
 		}
+	}
+	all.Wait()
+}
+
+// claimSameIDs claims with the ids of the other's claims, as fast as it is answered. What it gets after
+// the other has released its claim, it releases.
+func claimSameIDs(ctx context.Context, n *neighbor, r *rand.Rand) {
+	const name = "ids of the other's claims"
+	var all sync.WaitGroup
+	for i, c := range n.others(ctx, name) {
+		wait := []string{"0s", "1s"}[(i+r.IntN(2))%2]
+		q := request{http.MethodPost, "/v1/claims", fmt.Sprintf(`{"id":%q,"pools":{%q:1},"wait":%q,"run_id":%q}`, c.ID, spitePool, wait, c.RunID), false}
+		all.Go(func() {
+			for range sameIDs {
+				if status, _ := n.send(ctx, name, q); ctx.Err() != nil || status < 300 {
+					break
+				}
+			}
+			n.send(ctx, name, request{http.MethodDelete, "/v1/claims/" + c.ID, "", false})
+		})
 	}
 	all.Wait()
 }

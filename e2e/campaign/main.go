@@ -417,7 +417,8 @@ func (c *campaign) awaitServed(ctx context.Context, n int) error {
 var transient = []string{"active", "ready", "revoke"}
 
 // remnants returns the keys that only work under way has. The mark of a canceled run remains with the
-// record of the run.
+// record of the run. A neighbor may revoke a claim that it made with the id of the other's when that has
+// just ended: berth deletes such a revocation a minute later.
 func remnants(keys store.Keys, all []string) (left []string) {
 	runs := map[string]bool{}
 	for _, key := range all {
@@ -429,6 +430,7 @@ func remnants(keys store.Keys, all []string) (left []string) {
 		name, rest, _ := strings.Cut(strings.TrimPrefix(key, keys.Prefix()), "/")
 		run, _, _ := strings.Cut(rest, "/")
 		switch {
+		case name == "revoke" && strings.Contains(rest, "/"+calmPool+"-"):
 		case slices.Contains(transient, name), name == "canceled" && !runs[run],
 			name == "pools" && !strings.HasSuffix(key, "/spec"):
 			left = append(left, key)

@@ -132,11 +132,14 @@ func (n *neighborhood) rows(row func(name string, value any)) {
 	}
 }
 
-// neighborSettings let both users claim and submit at the socket of a sidecar.
+// ownPool is a pool that only one neighbor may change.
+func ownPool(uid int) string { return fmt.Sprintf("own-%d", uid) }
+
+// neighborSettings let both users claim and submit at the socket of a sidecar, and change a pool.
 func neighborSettings() []string {
 	var rules []string
 	for _, uid := range neighborUIDs {
-		rules = append(rules, fmt.Sprintf("user:%d view claim submit", uid))
+		rules = append(rules, fmt.Sprintf("user:%d view claim submit operate:%s", uid, ownPool(uid)))
 	}
 	return []string{"BERTH_SOCKET_MODE=0666", "BERTH_ROLES=" + strings.Join(rules, ",")}
 }

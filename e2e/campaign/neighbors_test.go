@@ -144,7 +144,7 @@ func TestFaultsReachASidecar(t *testing.T) {
 
 func TestExtremesNameEachFieldAndHaveAnIDOfTheirOwn(t *testing.T) {
 	ids := 0
-	all := extremes(func() string { ids++; return "id" })
+	all := extremes("own", func() string { ids++; return "id" })
 	if len(all) < 150 || ids < 50 {
 		t.Fatalf("%d requests, %d of runs", len(all), ids)
 	}
@@ -168,7 +168,7 @@ func TestWhatWorkLeavesBehindIsFound(t *testing.T) {
 	keys := store.NewKeys("/berth/")
 	all := []string{
 		keys.Run("kept"), keys.Canceled("kept"), keys.CanceledSteps("kept") + "s/0", keys.Canceled("gone"),
-		keys.Revocation("h0", "a"), keys.Pools() + "db/spec", keys.Pools() + "db/dispatcher",
+		keys.Revocation("h0", "a"), keys.Revocation("h3", "calm-65001-1"), keys.Pools() + "db/spec", keys.Pools() + "db/dispatcher",
 	}
 	want := []string{keys.Canceled("gone"), keys.Revocation("h0", "a"), keys.Pools() + "db/dispatcher"}
 	if got := remnants(keys, all); !slices.Equal(got, want) {

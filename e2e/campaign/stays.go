@@ -143,21 +143,22 @@ func (s *stays) take(r record) {
 	}
 }
 
-// outlives reports a job whose claim the restored cluster does not have, and that is active for
-// longer than its lease after the cluster that granted it has ended: nothing renews the lease since.
+// outlives reports a job that is active for longer than its lease after the cluster that granted its
+// claim has ended: nothing renews the lease since, whatever the cluster that replaced it has.
 func (s *stays) outlives(x *stay) {
-	if x.excused != undone || x.reported {
+	if x.excused == freed || x.reported {
 		return
 	}
 	for _, l := range s.lost {
-		if l.ended == 0 || !l.has(x.Fence.Revision()) {
+		if l.ended == 0 || x.Fence.Revision() > l.until {
 			continue
 		}
 		lease := leaseOf(x.Slots)
 		if over := x.to - l.ended; over > int64(lease) {
 			x.reported = true
-			s.wrong("restored", fmt.Sprintf("job %s (%s, fencing token %d) was active %s after the cluster that granted its claim had ended: its lease of %s is not in the restored cluster",
+			s.wrong("restored", fmt.Sprintf("job %s (%s, fencing token %d) was active %s after the cluster that granted its claim had ended, with a lease of %s",
 				x.Job, x.Via, x.Fence, time.Duration(over).Round(time.Millisecond), lease))
+			return
 		}
 	}
 }
