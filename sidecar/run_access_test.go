@@ -107,6 +107,35 @@ func TestASubmitterNeedsRolesForQueuesCommandsAndPools(t *testing.T) {
 	d.wantRefused(d.postAs("all", "/v1/runs", `{"submitted_by":"user:root"}`), problem.Invalid, "submitted_by")
 }
 
+// A limit that a step declares creates the pool of its task.
+func TestWhoMaySubmitNoCommandsCreatesNoPoolsOfTasks(t *testing.T) {
+	d := newDock(t, bearers(map[string]string{"plain": "submit claim", "gpu": "submit command:gpu claim"}))
+	external := func(more string) string {
+		return `{"steps":[{"name":"a","external":true,"task":{"name":"load","limit":2}` + more + `}]}`
+	}
+	for who, body := range map[string]string{
+		"plain": external(""),
+		"gpu":   `{"steps":[{"name":"b","external":true,"queue":"gpu"},{"name":"a","external":true,"task":{"name":"load","limit":2}}]}`,
+	} {
+		a := d.postAs(who, "/v1/runs", body)
+		d.wantRefused(a, problem.Forbidden, "steps.a.task.limit")
+		for _, want := range []string{"the role command:default", "task.load", "leave the limit out", "berth pools set task.load 2"} {
+			if !strings.Contains(string(a.body), want) {
+				t.Errorf("%s: no %q in %s", who, want, a.body)
+			}
+		}
+	}
+	if _, err := d.client.Pool(t.Context(), "task.load"); problem.CodeOf(err) != problem.PoolNotFound || d.runs() > 0 {
+		t.Errorf("the pool: %v; %d runs are stored", err, d.runs())
+	}
+	var r api.Run
+	decode(t, d.postAs("plain", "/v1/runs", `{"steps":[{"name":"a","external":true,"task":"load"}]}`), &r)
+	decode(t, d.postAs("gpu", "/v1/runs", external(`,"queue":"gpu"`)), &r)
+	if p, err := d.client.Pool(t.Context(), "task.load"); err != nil || p.Limit != 2 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
 // A caller on the loopback address cannot have the workers run commands.
 func TestCommandsOfAnonymousCallersAreRefused(t *testing.T) {
 	d := newDock(t, func(c *sidecar.Config) { c.Policy = access.Policy{} })

@@ -94,6 +94,9 @@ func maySubmit(ctx context.Context, req *api.RunRequest, g *step.Graph) error {
 			if err := access.Allow(ctx, role, sh.Queue); err != nil {
 				return err
 			}
+			if err := mayDeclare(ctx, &sh); err != nil {
+				return err
+			}
 			maps.Copy(pools, sh.Pools)
 			if sh.Task != "" {
 				pools[step.TaskPool(sh.Task)] = 1
@@ -104,6 +107,22 @@ func maySubmit(ctx context.Context, req *api.RunRequest, g *step.Graph) error {
 		return nil
 	}
 	return access.Allow(ctx, access.Claim, slices.Sorted(maps.Keys(pools))...)
+}
+
+// mayDeclare refuses the limit of a task from a submitter without the role for commands in the step's
+// queue: it creates a pool, which counts for the steps of all.
+func mayDeclare(ctx context.Context, sh *step.Shape) error {
+	if sh.TaskLimit == nil {
+		return nil
+	}
+	err := access.Allow(ctx, access.Command, sh.Queue)
+	if err == nil {
+		return nil
+	}
+	p := problem.New(problem.CodeOf(err), "a limit creates pool '%s', for the steps of all runs: leave the limit out, or have an operator set it with 'berth pools set %s %d'; %w",
+		step.TaskPool(sh.Task), step.TaskPool(sh.Task), *sh.TaskLimit, err)
+	p.Field = "steps." + sh.Name + ".task.limit"
+	return p
 }
 
 // mayRead refuses a caller that may view neither runs nor this one.
