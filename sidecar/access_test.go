@@ -189,6 +189,59 @@ func TestATokenIsAskedForOverTCP(t *testing.T) {
 	}
 }
 
+func TestATokenThatCannotBeVerifiedIsRefusedEverywhere(t *testing.T) {
+	headers := map[string][]string{
+		"wrong":          {"Bearer wrong"},
+		"empty":          {"Bearer "},
+		"no token":       {"Bearer"},
+		"no scheme":      {""},
+		"another scheme": {"Basic cm9vdDpyb290"},
+		"two":            {"Bearer secret", "Bearer wrong"},
+		"two right ones": {"Bearer secret", "Bearer secret"},
+	}
+	for what, tokens := range map[string]func() access.Tokens{
+		"without tokens": nil,
+		"with tokens":    accesstest.Tokens("ci", "secret", "admin"),
+	} {
+		r := single(t, func(c *sidecar.Config) { c.Tokens = tokens })
+		socket := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", r.cfg.Socket)
+		}}
+		defer socket.CloseIdleConnections()
+		loopback := &http.Transport{}
+		defer loopback.CloseIdleConnections()
+		for where, tr := range map[string]*http.Transport{"the socket": socket, "loopback": loopback} {
+			send := func(path string, headers ...string) answer {
+				q, err := http.NewRequestWithContext(t.Context(), "GET", r.base+path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, h := range headers {
+					q.Header.Add("Authorization", h)
+				}
+				return r.roundTrip(tr, q)
+			}
+			for name, h := range headers {
+				for _, path := range []string{"/v1/pools", "/v1/whoami", "/healthz", "/pools"} {
+					if got := send(path, h...); got.status != http.StatusUnauthorized {
+						t.Errorf("%s, over %s, %s: %s: %d", what, where, name, path, got.status)
+					}
+				}
+			}
+			if got := send("/healthz"); got.status != http.StatusOK {
+				t.Errorf("%s, over %s, no header: %d", what, where, got.status)
+			}
+			want := http.StatusOK
+			if tokens == nil {
+				want = http.StatusUnauthorized
+			}
+			if got := send("/v1/pools", "bearer  secret "); got.status != want && got.status != http.StatusTooManyRequests {
+				t.Errorf("%s, over %s, the right one: %d, want %d", what, where, got.status, want)
+			}
+		}
+	}
+}
+
 func TestTLSAndATokenOpenItToOthers(t *testing.T) {
 	ca := testcert.New(t)
 	pair := ca.Server(t)

@@ -20,7 +20,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/client"
 )
@@ -225,5 +227,28 @@ func TestAProcessThatHasBecomeAnotherUsersIsNotSignaled(t *testing.T) {
 		}
 		p.kill()
 		r.free("db")
+	}
+}
+
+// Guesses of one user of the socket keep no other from using a token.
+func TestTheGuessesOfAUserOfTheSocketAreItsOwn(t *testing.T) {
+	needsUsers(t)
+	r := single(t, func(c *sidecar.Config) { c.Tokens = accesstest.Tokens("ci", "secret", "admin") })
+	r.openSocket()
+	send := func(uid int, token string) error {
+		c, err := client.Dial("unix://"+r.cfg.Socket, token, func(t *http.Transport) { t.DialContext = dialAs(uid, t.DialContext) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, err = c.Pools(t.Context())
+		return err
+	}
+	for range 10 {
+		wantCode(t, send(alice, "wrong"), problem.Unauthorized)
+	}
+	wantCode(t, send(alice, "wrong"), problem.TooManyRequests)
+	if err := send(bob, "secret"); err != nil {
+		t.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,30 +61,58 @@ func (g *guard) check(r *http.Request) (*http.Request, error) {
 	if (!local || fromBrowser(r)) && !g.knows(r) {
 		return r, problem.New(problem.Forbidden, "this server is not called %s: use localhost, its address, its host's name, or a name that its certificate has", problem.Quote(r.Host))
 	}
-	if err := g.checkOrigin(r, local); err != nil || local {
+	if err := g.checkOrigin(r, local); err != nil {
 		return r, err
 	}
 	return g.identify(r)
 }
 
-// identify returns a request over TCP with its identity, if it shows another than its
-// connection does. A cookie counts for pages only: it is no token.
+// shownToken returns the token in the header Authorization; its secret is empty if there is no such
+// header. A header that can't be verified is never ignored, even by a server without tokens and for
+// callers that need none: its sender believes in another identity than it would have.
+func (g *guard) shownToken(r *http.Request) (token access.Token, secret string, err error) {
+	headers := r.Header.Values("Authorization")
+	switch len(headers) {
+	case 0:
+		return token, "", nil
+	case 1:
+	default:
+		return token, "", problem.New(problem.Unauthorized, "the header Authorization was sent %d times: send one token, as Authorization: Bearer …", len(headers))
+	}
+	scheme, secret, _ := strings.Cut(headers[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return token, "", problem.New(problem.Unauthorized, "the scheme of the header Authorization is %s: send a token, as Authorization: Bearer …", problem.Quote(scheme))
+	}
+	secret = strings.TrimSpace(secret)
+	switch {
+	case secret == "":
+		return token, "", problem.New(problem.Unauthorized, "the header Authorization has no token: send one, as Authorization: Bearer …, or leave the header out")
+	case g.tokens == nil:
+		return token, "", problem.New(problem.Unauthorized, "this server has no tokens, so that yours can't be verified: leave the header Authorization out, or set tokens_file of the server")
+	}
+	token, err = g.attempts.Find(g.tokens(), secret, guesserOf(r.Context()), time.Now())
+	return token, secret, err
+}
+
+// guesserOf returns whose guesses of tokens count together: those of an address, or of a user of the
+// unix socket.
+func guesserOf(ctx context.Context) string {
+	if peer, local := PeerOf(ctx); local {
+		return "uid " + strconv.FormatUint(uint64(peer.UID), 10)
+	}
+	return AddressOf(ctx)
+}
+
+// identify returns a request with its identity, if it shows another than its connection does. Over
+// the unix socket a token is verified, and the user counts. A cookie counts for pages only: it is no
+// token.
 func (g *guard) identify(r *http.Request) (*http.Request, error) {
-	var token access.Token
+	token, secret, err := g.shownToken(r)
+	if _, local := PeerOf(r.Context()); err != nil || local {
+		return r, err
+	}
 	var shown func() (access.Token, bool) // the token that counts by now
-	if header := r.Header.Get("Authorization"); header != "" {
-		scheme, secret, _ := strings.Cut(header, " ")
-		if !strings.EqualFold(scheme, "Bearer") {
-			return r, problem.New(problem.Unauthorized, "the scheme of the header Authorization is %s: send a token, as Authorization: Bearer …", problem.Quote(scheme))
-		}
-		if g.tokens == nil {
-			return r, nil // as for a client that also calls servers with tokens
-		}
-		secret = strings.TrimSpace(secret)
-		var err error
-		if token, err = g.attempts.Find(g.tokens(), secret, AddressOf(r.Context()), time.Now()); err != nil {
-			return r, err
-		}
+	if secret != "" {
 		shown = func() (access.Token, bool) {
 			now, err := g.tokens().Find(secret, time.Now())
 			return now, err == nil

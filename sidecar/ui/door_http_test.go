@@ -177,13 +177,16 @@ func TestOverTheSocketPagesAreThoseOfTheUser(t *testing.T) {
 	}
 	for what, headers := range map[string][]string{
 		"a program": nil, "a browser": {"User-Agent", "Mozilla/5.0", "Sec-Fetch-Site", "none"},
-		"one that shows a token": {"User-Agent", "Mozilla/5.0", "Authorization", "Bearer wrong", "Cookie", "berth=x.y.z"},
+		"one with a cookie": {"User-Agent", "Mozilla/5.0", "Cookie", "berth=x.y.z"},
 	} {
 		status, body := via("GET", "http://localhost:8080/pools", "", headers...)
 		page := parse(t, body)
 		if got := text(page.root); status != 200 || !strings.Contains(got, "You are user:"+me.Username) || strings.Contains(got, "Sign") || !strings.Contains(got, "Pause…") {
 			t.Errorf("%s: %d %s", what, status, got)
 		}
+	}
+	if status, body := via("GET", "http://localhost:8080/pools", "", "Authorization", "Bearer wrong"); status != http.StatusUnauthorized {
+		t.Errorf("one that shows a wrong token: %d %s", status, body)
 	}
 	form := []string{"Content-Type", "application/x-www-form-urlencoded", "User-Agent", "Mozilla/5.0"}
 	for what, headers := range map[string][]string{

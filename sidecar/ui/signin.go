@@ -140,12 +140,18 @@ func (p *Pages) signIn(w http.ResponseWriter, r *http.Request) {
 		p.refuse(w, r, crossSite())
 		return
 	}
+	d := signinData{To: ownPath(r.PostFormValue(toKey))}
+	secret := strings.TrimSpace(r.PostFormValue("token"))
 	if p.cfg.Tokens == nil {
-		http.Redirect(w, r, home, http.StatusSeeOther)
+		if secret == "" {
+			http.Redirect(w, r, home, http.StatusSeeOther)
+			return
+		}
+		d.Problem = "This server has no tokens, so that yours can't be verified."
+		p.showSignIn(w, r, d, http.StatusUnauthorized)
 		return
 	}
-	d := signinData{To: ownPath(r.PostFormValue(toKey))}
-	t, err := p.cfg.Attempts.Find(p.cfg.Tokens(), strings.TrimSpace(r.PostFormValue("token")), server.AddressOf(r.Context()), time.Now())
+	t, err := p.cfg.Attempts.Find(p.cfg.Tokens(), secret, server.AddressOf(r.Context()), time.Now())
 	if err != nil {
 		code := problem.CodeOf(err)
 		if d.Problem = sentence(err.Error()); code == problem.TooManyRequests {

@@ -246,6 +246,11 @@ func TestWithoutATokenPagesAreReadOnlyButOnDev(t *testing.T) {
 		if got := s.post("/signin", url.Values{"token": {""}}); got.status != 303 || len(got.header.Values("Set-Cookie")) != 0 {
 			t.Errorf("an empty token signs in: %d", got.status)
 		}
+		got := s.post("/signin", url.Values{"token": {"any"}})
+		if got.status != http.StatusUnauthorized || !strings.Contains(got.body, "has no tokens") {
+			t.Errorf("a token that can't be verified signs in: %d", got.status)
+		}
+		checkPage(t, "/signin, without tokens", got)
 		s.cookie = &http.Cookie{Name: "berth", Value: "QWRh.9999999999.x"}
 		if got := strings.Contains(s.get("/pools").body, "QWRh"); got {
 			t.Error("a cookie is believed")
