@@ -108,6 +108,26 @@ func TestTheSettingsOfAServerFollowFromItsCluster(t *testing.T) {
 	}
 }
 
+func TestTheNamesOfAServerAndOfItsHostFollowFromEachOther(t *testing.T) {
+	for name, tc := range map[string]struct {
+		flag       map[string]string
+		name, host string
+	}{
+		"neither":  {nil, "machine", "machine"},
+		"the name": {map[string]string{"name": "A"}, "a", "a"},
+		"the host": {map[string]string{"host": "h"}, "h", "h"},
+		"both":     {map[string]string{"name": "a", "host": "h"}, "a", "h"},
+	} {
+		s, err := Load(given{flag: tc.flag}.sources(t), serverGroups...)
+		if err != nil || s.Name != tc.name || s.Host != tc.host {
+			t.Errorf("%s: name %q of host %q, %v; want %q of %q", name, s.Name, s.Host, err, tc.name, tc.host)
+		}
+	}
+	if s, err := Load(given{flag: map[string]string{"name": "a"}}.sources(t), Instance); err != nil || s.Host != "machine" {
+		t.Errorf("another process is on host %q, %v", s.Host, err)
+	}
+}
+
 func TestCommandsFindTheClusterOfTheirSettings(t *testing.T) {
 	src := given{flag: map[string]string{"cluster": "a=https://10.0.0.1:7423,b=https://10.0.0.2:7423"}}
 	if s, err := Load(src.sources(t), Etcd); err != nil || len(s.Endpoints) != 2 || s.Endpoints[0] != "https://10.0.0.1:2379" {

@@ -94,6 +94,10 @@ func (l *loader) host() {
 	if l.settings.Host != "" || !l.sound("host") {
 		return
 	}
+	if s := &l.settings; l.isServer() && s.Name != "" {
+		s.Host, l.origins["host"] = s.Name, l.origins["name"]
+		return
+	}
 	l.origins["host"] = origin{byDefault, "the host name of the machine"}
 	name, err := l.src.Hostname()
 	if err != nil {

@@ -127,7 +127,7 @@ var fields = []Field{
 	},
 
 	{
-		Name: "host", Group: Instance, computed: "the host name of the machine",
+		Name: "host", Group: Instance, computed: "the name of a server, otherwise the host name of the machine",
 		Usage: "unique `NAME` of this host",
 		Must:  "1 to 63 letters, digits, '.', '_' and '-', the first a letter or digit",
 		value: typed[string]{func(s *Settings) *string { return &s.Host }, parseHost},

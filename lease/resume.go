@@ -35,16 +35,36 @@ type Resumable struct {
 // An entry that can't be read refuses with [problem.CorruptValue]. A lease that has
 // ended meanwhile is omitted.
 func Resume(ctx context.Context, b store.Backend, clock Clock, keys store.Keys, host, instance, token string) ([]Resumable, error) {
+	own, foreign, err := listed(ctx, b, keys, host, instance, token)
+	if err != nil {
+		return nil, err
+	}
+	if err := refuseForeign(ctx, b, host, instance, foreign); err != nil {
+		return nil, err
+	}
+	return readWindows(ctx, b, clock, own)
+}
+
+// Left returns how many leases of a host live that an instance with a token has left there.
+func Left(ctx context.Context, b store.Backend, keys store.Keys, host, instance, token string) (int, error) {
+	own, _, err := listed(ctx, b, keys, host, instance, token)
+	if err != nil {
+		return 0, err
+	}
+	alive, err := readWindows(ctx, b, BootClock(), own)
+	return len(alive), err
+}
+
+// listed returns the leases of an instance of a host that have the token, and those that have another one.
+func listed(ctx context.Context, b store.Backend, keys store.Keys, host, instance, token string) (own []Resumable, foreign []store.LeaseID, err error) {
 	all, err := store.ReadAll(ctx, b, keys.Leases(host))
 	if err != nil {
-		return nil, fmt.Errorf("list the leases of host %q: %w", host, err)
+		return nil, nil, fmt.Errorf("list the leases of host %q: %w", host, err)
 	}
-	var own []Resumable
-	var foreign []store.LeaseID
 	for _, kv := range all.KVs {
 		l, err := readListing(keys, host, kv)
 		if err != nil {
-			return nil, problem.New(problem.CorruptValue, "%w", err)
+			return nil, nil, problem.New(problem.CorruptValue, "%w", err)
 		}
 		switch {
 		case l.Instance != instance:
@@ -54,10 +74,7 @@ func Resume(ctx context.Context, b store.Backend, clock Clock, keys store.Keys, 
 			foreign = append(foreign, store.LeaseID(kv.Lease))
 		}
 	}
-	if err := refuseForeign(ctx, b, host, instance, foreign); err != nil {
-		return nil, err
-	}
-	return readWindows(ctx, b, clock, own)
+	return own, foreign, nil
 }
 
 // readWindows asks etcd how long the leases still live.

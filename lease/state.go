@@ -112,6 +112,16 @@ func loadToken(dir string) (string, error) {
 	return token, nil
 }
 
+// ReadToken returns the token in a state directory, which another process may have open. Its error wraps
+// [fs.ErrNotExist] if there is none.
+func ReadToken(dir string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, tokenFile))
+	if err != nil {
+		return "", err
+	}
+	return parseToken(text)
+}
+
 // makeToken writes a new token such that a crash leaves it whole or not at all.
 func makeToken(dir string) (string, error) {
 	token := newToken()

@@ -30,9 +30,13 @@ type Config struct {
 	// set. With a StateDir, a later server takes over what this one leaves.
 	Options instance.Options
 
-	// Await is called before the first request to etcd, and returns when etcd may answer; nil does
-	// not wait.
-	Await func(context.Context) error
+	// Await is called before the first request to etcd, and returns when etcd may answer, with the
+	// name of the host to use; nil does not wait, and uses that of Options.
+	Await func(context.Context) (host string, err error)
+	// Persist has [Server.Run] try again when it can't begin, for example because another process has
+	// the name of the host. Meanwhile /readyz has the reason. Otherwise only a failure of etcd is waited
+	// for.
+	Persist bool
 
 	// Listen is the TCP address, host:port, empty for none; port 0 is any free
 	// one. Other than loopback addresses need TLS, and Tokens or client certificates.

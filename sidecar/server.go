@@ -187,31 +187,38 @@ func missingOf(why error) *problem.Error {
 }
 
 // open reaches etcd, trying until ctx ends while it does not answer. That etcd
-// refuses, or that another process is this host's sidecar, is not for waiting.
+// refuses, or that another process is this host's sidecar, is not for waiting
+// unless the configuration says so.
 func (s *Server) open(ctx context.Context, a *apiServer) (*instance.Client, error) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = firstPause, lastPause
 	options := s.cfg.Options
 	options.OnWait = func(why error) { a.missing.Store(missingOf(why)) }
-	if s.cfg.Await != nil {
-		if err := s.cfg.Await(ctx); err != nil {
-			return nil, err
-		}
-	}
 	for {
-		client, err := instance.Open(ctx, options)
+		var err error
+		if s.cfg.Await != nil {
+			options.Host, err = s.cfg.Await(ctx)
+		}
+		var client *instance.Client
+		if err == nil {
+			client, err = instance.Open(ctx, options)
+		}
 		if err == nil {
 			return client, nil
 		}
+		text := "etcd can't be reached, trying again"
 		if code := problem.CodeOf(err); code != problem.EtcdUnavailable && code != problem.EtcdFull {
-			return nil, err
+			text = "claims can't be made yet, trying again"
+			if !s.cfg.Persist {
+				return nil, err
+			}
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 		a.missing.Store(missingOf(err))
 		wait := pause.NextBackOff()
-		s.log.Warn("etcd can't be reached, trying again", keyError, err, keyRetry, wait.Round(time.Millisecond))
+		s.log.Warn(text, keyError, err, keyRetry, wait.Round(time.Millisecond))
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

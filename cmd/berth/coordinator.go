@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -48,7 +47,7 @@ func coordinate(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		p, err := startCandidate(sv.Settings, sv.log, registererOf(sv.metrics), nil)
+		p, err := startCandidate(sv.Settings, sv.log, registererOf(sv.metrics))
 		if err != nil {
 			return err
 		}
@@ -73,14 +72,16 @@ func (r candidateRecord) String() string {
 }
 
 // startCandidate runs a candidate for coordinator.
-func startCandidate(s config.Settings, log hclog.Logger, reg prometheus.Registerer, await func(context.Context) error) (*process, error) {
-	return startProcess(s, log, await, func(backend *store.Client) member {
-		return coordinator.New(coordinator.Config{
-			Backend: backend, Keys: store.NewKeys(s.Prefix), Host: hostName(s), Version: version(),
-			TickInterval: s.TickInterval, StartTimeout: s.StartTimeout, Retention: s.RunRetention,
-			CompactInterval: none(s.CompactInterval),
-			Logger:          log, Registerer: reg,
-		})
+func startCandidate(s config.Settings, log hclog.Logger, reg prometheus.Registerer) (*process, error) {
+	return startProcess(s, log, func(backend *store.Client) member { return newCandidate(s, log, reg, backend) })
+}
+
+func newCandidate(s config.Settings, log hclog.Logger, reg prometheus.Registerer, backend *store.Client) member {
+	return coordinator.New(coordinator.Config{
+		Backend: backend, Keys: store.NewKeys(s.Prefix), Host: hostName(s), Version: version(),
+		TickInterval: s.TickInterval, StartTimeout: s.StartTimeout, Retention: s.RunRetention,
+		CompactInterval: none(s.CompactInterval),
+		Logger:          log, Registerer: reg,
 	})
 }
 

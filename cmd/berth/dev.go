@@ -157,7 +157,7 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 		}
 		return err
 	}
-	st, err := startCandidate(s, log, cfg.Registerer, nil)
+	st, err := startCandidate(s, log, cfg.Registerer)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/config"
@@ -69,7 +70,7 @@ func serveServer(r *request) error {
 	if err != nil {
 		return err
 	}
-	cfg.Await = etcd.await
+	cfg.Await, cfg.Persist = etcd.await, true
 	err = serveHost(r, s, cfg, true, etcd, func(at addresses) string {
 		return fmt.Sprintf("berth server %s of host %s at %s, with etcd at %s", s.Name, s.Host, at, at.Etcd)
 	})
@@ -107,6 +108,7 @@ type etcdMember struct {
 	// or nil if it was stopped.
 	serves, ended chan struct{}
 	err           error
+	host          hostOfServer
 }
 
 // startMember starts the member in the background, since it may have to wait for other members.
@@ -116,7 +118,10 @@ func startMember(s config.Settings, log hclog.Logger) (*etcdMember, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	m := &etcdMember{s: s, log: log.Named("member"), client: client, cancel: cancel, serves: make(chan struct{}), ended: make(chan struct{})}
+	m := &etcdMember{
+		s: s, log: log.Named("member"), client: client, cancel: cancel, serves: make(chan struct{}), ended: make(chan struct{}),
+		host: hostOfServer{s: s, log: log},
+	}
 	go func() {
 		defer close(m.ended)
 		err := m.run(ctx)
@@ -265,19 +270,57 @@ func (m *etcdMember) begin(ctx context.Context, founding *cluster.Founding, dir 
 	return begin, err
 }
 
-// await waits until the member serves.
-func (m *etcdMember) await(ctx context.Context) error {
-	if m == nil {
-		return nil
-	}
+// await waits until the member serves, and returns the name of the host.
+func (m *etcdMember) await(ctx context.Context) (host string, err error) {
 	select {
 	case <-m.serves:
-		return nil
+		return m.host.name(ctx)
 	case <-m.ended:
-		return errors.New("etcd has ended")
+		return "", errors.New("etcd has ended")
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return "", context.Cause(ctx)
 	}
+}
+
+// runCandidate runs a candidate for coordinator until it is stopped. If it fails, it starts again.
+func (m *etcdMember) runCandidate(cfg sidecar.Config) *process {
+	return runProcess(nil, func(ctx context.Context) error {
+		for {
+			err := m.campaign(ctx, cfg)
+			if ctx.Err() != nil {
+				return nil
+			}
+			cfg.Logger.Error("the coordinator has ended, and starts again; etcd continues", "error", err, "retry", againEvery)
+			select {
+			case <-time.After(againEvery):
+			case <-m.ended: // the server ends
+				return nil
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}, func() error { return nil })
+}
+
+// campaign runs one candidate. Its metrics end with it.
+func (m *etcdMember) campaign(ctx context.Context, cfg sidecar.Config) error {
+	host, err := m.await(ctx)
+	if err != nil {
+		return err
+	}
+	s := m.s
+	s.Host = host
+	backend, err := newBackend(s, cfg.Logger)
+	if err != nil {
+		return err
+	}
+	own := prometheus.NewRegistry()
+	candidate := newCandidate(s, cfg.Logger, own, backend)
+	if err := cfg.Registerer.Register(own); err != nil {
+		return errors.Join(err, backend.Close())
+	}
+	defer cfg.Registerer.Unregister(own)
+	return errors.Join(candidate.Run(ctx), backend.Close())
 }
 
 // failed returns a channel that is closed when the member has ended.

@@ -2,10 +2,13 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -18,6 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthhq/berth/internal/certs"
+	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 // neighbor is a user of this machine that has nothing to do with berth, and etl a group.
@@ -219,4 +224,232 @@ func TestTheGroupOfTheSocketReachesEtcdOfAServerAlone(t *testing.T) {
 	if info, err := os.Stat(filepath.Dir(socket)); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("its mode is %v, %v", info.Mode(), err)
 	}
+}
+
+// serverProcess is a server that need not be ready.
+type serverProcess struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	log  string // a file
+	out  *bufio.Reader
+	at   addresses
+	data string
+}
+
+// startServer starts a server alone with its data in a folder, and does not wait until it is ready.
+func startServer(t *testing.T, dir string, flags ...string) *serverProcess {
+	t.Helper()
+	s := &serverProcess{t: t, log: filepath.Join(dir, "log"), data: filepath.Join(dir, "data")}
+	args := []string{"server", "-o", "json", "--listen", "127.0.0.1:0", "--socket", filepath.Join(dir, "s", "berth.sock"), "--data-dir", s.data}
+	s.cmd = rig{t, []string{"BERTH_ENDPOINTS=", "BERTH_CLUSTER=", "BERTH_CONFIG="}}.command(append(args, flags...)...)
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	s.cmd.Stderr = log
+	out, err := s.cmd.StdoutPipe()
+	if err == nil {
+		err = s.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.out = bufio.NewReader(out)
+	t.Cleanup(func() {
+		if s.cmd.ProcessState == nil {
+			_ = s.cmd.Process.Kill()
+			_ = s.cmd.Wait()
+		}
+		if text, err := os.ReadFile(s.log); t.Failed() && err == nil {
+			t.Logf("the log:\n%s", text)
+		}
+	})
+	return s
+}
+
+// listens waits until the server prints its addresses.
+func (s *serverProcess) listens() *serverProcess {
+	s.t.Helper()
+	if err := json.NewDecoder(s.out).Decode(&s.at); err != nil {
+		s.t.Fatalf("it prints no addresses: %v", err)
+	}
+	return s
+}
+
+func (s *serverProcess) ready() *serverProcess {
+	s.t.Helper()
+	if err := awaitReady(s.t.Context(), s.at, ""); err != nil {
+		s.t.Fatal(err)
+	}
+	return s
+}
+
+// end sends a signal and waits for the end.
+func (s *serverProcess) end(sig syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.cmd.Wait(); err != nil && sig != syscall.SIGKILL {
+		s.t.Fatal(err)
+	}
+}
+
+// logs waits until the log has a text.
+func (s *serverProcess) logs(text string) {
+	s.t.Helper()
+	s.until("the log has "+text, func() bool {
+		log, err := os.ReadFile(s.log)
+		return err == nil && strings.Contains(string(log), text)
+	})
+}
+
+// until polls while the server runs.
+func (s *serverProcess) until(what string, done func() bool) {
+	s.t.Helper()
+	ended := fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(scriptDeadline); !done(); <-tick.C {
+		stat, err := os.ReadFile(ended)
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			s.t.Fatalf("the server has ended before %s", what)
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// notReady returns what /readyz says is missing.
+func (s *serverProcess) notReady() string {
+	s.t.Helper()
+	c, err := client.Dial(s.at.HTTP, "")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Ready(s.t.Context()); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// berth runs a command on the etcd of the server, which must succeed, and returns its output.
+func (s *serverProcess) berth(args ...string) string {
+	s.t.Helper()
+	cmd := rig{s.t, []string{"BERTH_ENDPOINTS=" + s.at.Etcd, "BERTH_HOST=operator"}}.command(args...)
+	var trouble bytes.Buffer
+	cmd.Stderr = &trouble
+	out, err := cmd.Output()
+	if err != nil {
+		s.t.Fatalf("berth %s: %v: %s", strings.Join(args, " "), err, &trouble)
+	}
+	return string(out)
+}
+
+func TestAHostNameInUseLeavesTheMemberAlive(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	a := startServer(t, dir, "--name", "a").listens().ready()
+	a.berth("pools", "set", "db", "1")
+	// A process elsewhere has the name that the server begins with.
+	other := rig{t, []string{"BERTH_ENDPOINTS=" + a.at.Etcd}}
+	var its addresses
+	end := other.service(&its, "sidecar", "--host", "taken", "--listen", "127.0.0.1:0", "--state-dir", filepath.Join(dir, "other"))
+	if err := awaitReady(t.Context(), its, ""); err != nil {
+		t.Fatal(err)
+	}
+	a.end(syscall.SIGHUP)
+
+	a = startServer(t, dir, "--name", "a", "--host", "taken").listens()
+	const inUse = `the name "taken/sidecar" is in use by process`
+	a.logs("trying again") // it is no longer waited for
+	if why := a.notReady(); !strings.Contains(why, "name: ") || !strings.Contains(why, inUse) {
+		t.Errorf("it is not ready because of %q", why)
+	}
+	a.until("its member is healthy", func() bool { return strings.Contains(a.berth("cluster", "status"), " healthy ") })
+	end()
+	a.ready()
+	a.end(syscall.SIGTERM)
+}
+
+func TestASidecarThatCannotListenLeavesTheMemberAlive(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	a := startServer(t, dir, "--listen", l.Addr().String(), "--name", "a")
+	a.logs("address already in use")
+	a.at.Etcd = "unix://" + filepath.Join(a.data, "etcd", "etcd.sock")
+	a.until("its member is healthy", func() bool {
+		return rig{t, []string{"BERTH_ENDPOINTS=" + a.at.Etcd}}.command("cluster", "status").Run() == nil
+	})
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a.listens().ready().end(syscall.SIGTERM)
+}
+
+func TestAServerKeepsTheHostNameOfItsClaims(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	a := startServer(t, dir, "--host", "former", "--name", "a").listens().ready()
+	a.berth("pools", "set", "db", "1", "--lease-duration", "1h")
+	c, err := client.Dial(a.at.Socket, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Claim(t.Context(), api.ClaimRequest{ID: "x", Pools: api.Slots{"db": 1}}); err != nil {
+		t.Fatal(err)
+	}
+	a.end(syscall.SIGHUP)
+
+	a = startServer(t, dir, "--name", "a").listens().ready()
+	a.logs("write the setting host to keep it")
+	if out := a.berth("claims", "list"); !strings.Contains(out, "former") {
+		t.Errorf("the claim is not that of the former host: %s", out)
+	}
+	if out := a.berth("hosts", "list"); strings.Contains(out, "\na ") || !strings.Contains(out, "former ") {
+		t.Errorf("the hosts are %s", out)
+	}
+	a.end(syscall.SIGTERM)
+
+	// Without claims, it has its new name.
+	a = startServer(t, dir, "--name", "a").listens().ready()
+	if out := a.berth("hosts", "list"); !strings.Contains(out, "\na ") {
+		t.Errorf("the hosts are %s", out)
+	}
+	a.end(syscall.SIGTERM)
+}
+
+func TestAServerThatLostItsStateLeavesTheMemberAlive(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	a := startServer(t, dir, "--name", "a").listens().ready()
+	a.berth("pools", "set", "db", "1", "--lease-duration", "1h")
+	c, err := client.Dial(a.at.Socket, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Claim(t.Context(), api.ClaimRequest{ID: "x", Pools: api.Slots{"db": 1}}); err != nil {
+		t.Fatal(err)
+	}
+	a.end(syscall.SIGKILL)
+	if err := os.RemoveAll(filepath.Join(a.data, "state")); err != nil {
+		t.Fatal(err)
+	}
+	a = startServer(t, dir, "--name", "a").listens()
+	a.logs("has lost its state directory")
+	if why := a.notReady(); !strings.Contains(why, "has leases") {
+		t.Errorf("it is not ready because of %q", why)
+	}
+	a.berth("cluster", "status")
+	a.end(syscall.SIGTERM)
 }

@@ -119,30 +119,30 @@ type process struct {
 	err   error
 }
 
-// startProcess runs a member with its own connections to etcd, once await has returned; a nil await
-// does not wait. The member waits for etcd if etcd is unavailable.
-func startProcess(s config.Settings, log hclog.Logger, await func(context.Context) error, newMember func(*store.Client) member) (*process, error) {
+// startProcess runs a member with its own connections to etcd. The member waits for etcd if etcd is
+// unavailable.
+func startProcess(s config.Settings, log hclog.Logger, newMember func(*store.Client) member) (*process, error) {
 	backend, err := newBackend(s, log)
 	if err != nil {
 		return nil, err
 	}
+	m := newMember(backend)
+	return runProcess(m, m.Run, backend.Close), nil
+}
+
+// runProcess calls run, and then end. What run returns is no error if the process was stopped.
+func runProcess(m member, run func(context.Context) error, end func() error) *process {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &process{member: newMember(backend), cancel: cancel, ended: make(chan struct{})}
+	p := &process{member: m, cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(p.ended)
-		var err error
-		if await != nil {
-			err = await(ctx)
-		}
-		if err == nil {
-			err = p.member.Run(ctx)
-		}
+		err := run(ctx)
 		if ctx.Err() != nil {
-			err = nil // it was stopped
+			err = nil
 		}
-		p.err = errors.Join(err, backend.Close())
+		p.err = errors.Join(err, end())
 	}()
-	return p, nil
+	return p
 }
 
 // failed is closed when the member has ended.

@@ -106,18 +106,23 @@ func serveHost(r *request, s config.Settings, cfg sidecar.Config, candidate bool
 		return err
 	}
 	defer endTracing()
-	server := sidecar.New(cfg)
-	if err := server.Listen(ctx); err != nil {
-		return err
+	listening := func(server *sidecar.Server) error {
+		at := etcd.addresses(addressesOf(s, server))
+		return r.print(at, func(out *page) { out.line("%s", line(at)) })
 	}
-	at := etcd.addresses(addressesOf(s, server))
-	if err := r.print(at, func(out *page) { out.line("%s", line(at)) }); err != nil {
-		return err
+	server := newRunning(cfg)
+	if etcd == nil {
+		if err := server.listen(ctx, listening); err != nil {
+			return err
+		}
 	}
 	defer proc.ReturnMemory()()
 	var st *process
-	if candidate {
-		if st, err = startCandidate(s, cfg.Logger, cfg.Registerer, cfg.Await); err != nil {
+	switch {
+	case etcd != nil:
+		st = etcd.runCandidate(cfg)
+	case candidate:
+		if st, err = startCandidate(s, cfg.Logger, cfg.Registerer); err != nil {
 			return err
 		}
 	}
@@ -127,32 +132,37 @@ func serveHost(r *request, s config.Settings, cfg sidecar.Config, candidate bool
 		_ = st.stop()
 		switch {
 		case sig == unix.SIGHUP:
-			server.Stop(sidecar.Leave)
+			server.stop(sidecar.Leave)
 		case asked:
-			server.Stop(sidecar.Revoke)
+			server.stop(sidecar.Revoke)
 			return true
 		default:
-			server.Stop(sidecar.Drain)
+			server.stop(sidecar.Drain)
 			asked = true
 		}
 		return false
 	})()
 	notifyReady(cfg.Logger)
-	served := inBackground(func() error { return server.Run(ctx) })
+	served := inBackground(func() error {
+		if etcd != nil {
+			return server.keep(ctx, listening)
+		}
+		return server.run(ctx)
+	})
 	select {
 	case err = <-served:
 	case <-st.failed():
 		select {
 		case <-etcd.failed(): // nothing can be drained without it
-			server.Stop(sidecar.Leave)
+			server.stop(sidecar.Leave)
 		default:
 			if st.err != nil {
-				server.Stop(sidecar.Drain)
+				server.stop(sidecar.Drain)
 			}
 		}
 		err = <-served
 	case <-etcd.failed():
-		server.Stop(sidecar.Leave)
+		server.stop(sidecar.Leave)
 		err = <-served
 	}
 	return errors.Join(err, st.stop())
