@@ -72,7 +72,7 @@ func environment(t *step.Taken) []string {
 	}
 	return append(env,
 		"BERTH_RUN_ID="+t.Run, "BERTH_STEP="+t.Step, "BERTH_INDEX="+strconv.Itoa(t.Index),
-		"BERTH_ATTEMPT="+strconv.Itoa(t.Attempt), "BERTH_FENCE="+strconv.FormatInt(t.Revision, 10),
+		"BERTH_ATTEMPT="+strconv.Itoa(t.Attempt), "BERTH_FENCE="+strconv.FormatInt(int64(t.Fence()), 10),
 		"BERTH_INPUT="+string(t.Work.Input))
 }
 
