@@ -18,6 +18,8 @@ type PresenceRecord struct {
 	// Host and Instance are spelled by the key.
 	Host     string `json:"-"`
 	Instance string `json:"-"`
+	// Lease is that of the key, which the instance renews: see [LastSeen].
+	Lease store.LeaseID `json:"-"`
 
 	// Role is what the instance does: sidecar, worker, coordinator, exec, …
 	Role string `json:"role"`
@@ -67,6 +69,17 @@ func DecodePresence(keys store.Keys, key string, value []byte) (PresenceRecord, 
 	return v.PresenceRecord, nil
 }
 
+// SeenWithin is the age from which the last renewal of a presence is late: an instance that
+// lives renews it every third of [PresenceTTL], and etcd rounds to seconds.
+const SeenWithin = 5 * time.Second
+
+// LastSeen returns when an instance renewed its presence last, if the lease of its key lives on for
+// so long now. It is exact to a second. When etcd changes its leader, it prolongs all leases, so
+// that an instance that ended before seems to have been seen at that moment.
+func LastSeen(now time.Time, left time.Duration) time.Time {
+	return now.Add(-max(0, PresenceTTL-time.Second-left)) // left is without a fraction of a second
+}
+
 // Instances returns the instances that have a presence key, by host and name. Keys that
 // can't be read are omitted from the list; the error joins a [*store.CorruptError] for
 // each.
@@ -83,6 +96,7 @@ func Instances(ctx context.Context, b store.Backend, keys store.Keys) ([]Presenc
 			errs = append(errs, err)
 			continue
 		}
+		r.Lease = store.LeaseID(kv.Lease)
 		all = append(all, r)
 	}
 	slices.SortFunc(all, func(a, b PresenceRecord) int {

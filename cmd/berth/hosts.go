@@ -23,7 +23,8 @@ func hostsCommand() *cli.Command {
 			Action: onEtcd(hostsList),
 			Description: `An instance is a process of berth on a host: a sidecar, a worker, a source, a candidate for
 coordinator, or a berth exec without a sidecar. For up to 10 seconds after it has died it is
-still listed as live. CAPACITY is how many step instances it runs at a time. ACTIVE is how
+still listed: LAST SEEN is when it last renewed its presence, "now" if that was less than 5
+seconds ago. A coordinator that was seen earlier does not lead. CAPACITY is how many step instances it runs at a time. ACTIVE is how
 many it runs now, and how many runs were started through it. QUEUES are the queues of a
 worker. STATUS is that of a worker: working, draining, drained, stopping or stopped.
 
@@ -65,7 +66,7 @@ func hostsTable(out *page, hosts []inspect.Host) {
 			leader = "leads"
 		}
 		rows = append(rows, []string{
-			h.Host, h.Instance, h.Role, h.Status, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, pidText(h.PID), text.Ago(out.now, h.Since), inspect.SeenText(h.Gone, h.WorkLeft),
+			h.Host, h.Instance, h.Role, h.Status, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, pidText(h.PID), text.Ago(out.now, h.Since), h.SeenText(out.now),
 		})
 	}
 	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "STATUS", "CAPACITY", "ACTIVE", "QUEUES", "LEADER", "VERSION", "PID", "SINCE", "LAST SEEN"}, rows)

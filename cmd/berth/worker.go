@@ -414,7 +414,7 @@ func workersText(out *page, workers []listedWorker) {
 		}
 		id := w.Host + "/" + w.Instance
 		rows = append(rows, []string{
-			id, state, active, strings.Join(w.Queues, ","), w.Version, text.Ago(out.now, w.Since), inspect.SeenText(w.Gone, w.WorkLeft), by, w.Reason,
+			id, state, active, strings.Join(w.Queues, ","), w.Version, text.Ago(out.now, w.Since), w.SeenText(out.now), by, w.Reason,
 		})
 		for _, i := range w.Instances[:min(len(w.Instances), executedShown)] {
 			executed = append(executed, []string{id, i.RunID, instanceName(i), strconv.Itoa(i.Attempt), text.Duration(max(0, out.now.Sub(i.StartedAt)))})

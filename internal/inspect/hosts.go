@@ -32,7 +32,10 @@ type Host struct {
 
 	ActiveSteps int  `json:"active_steps" doc:"Step instances that it runs, or that were taken through it."`
 	ActiveRuns  int  `json:"active_runs" doc:"Running runs that were started through it."`
-	Leader      bool `json:"leader,omitempty" doc:"It is the coordinator that admits runs."`
+	Leader      bool `json:"leader,omitempty" doc:"It is the coordinator that admits runs. Not set if it is silent."`
+
+	LastSeen time.Time `json:"last_seen,omitzero" doc:"When it last renewed its presence, exact to a second. When etcd changes its leader, the leases of all instances are prolonged and this is the time of that. Left out if it is not known, or if it is gone."`
+	Silent   bool      `json:"silent,omitempty" doc:"It has not renewed its presence for 5 seconds: it was killed, hangs, or is cut off from etcd. It is listed until its presence ends."`
 
 	Gone     bool     `json:"gone,omitempty" doc:"It has no presence key any more, and still has work. Nothing else is known of it."`
 	WorkLeft Duration `json:"work_left,omitzero" doc:"How long the work of an instance that is gone stays assigned to it unless it returns. Then the work is lost, and tried again if it has retries left."`
@@ -51,6 +54,8 @@ type Worker struct {
 	Since       time.Time `json:"since,omitzero" doc:"When it started to use its name."`
 	Gone        bool      `json:"gone,omitempty" doc:"It has no presence key. It is listed while it still has work, or while a mode is kept for its return."`
 	WorkLeft    Duration  `json:"work_left,omitzero" doc:"How long the work of a worker that is gone stays assigned to it unless it returns."`
+	LastSeen    time.Time `json:"last_seen,omitzero" doc:"When it last renewed its presence, exact to a second. Left out if it is not known, or if it is gone."`
+	Silent      bool      `json:"silent,omitempty" doc:"It has not renewed its presence for 5 seconds."`
 
 	ChangedAt time.Time `json:"changed_at,omitzero" doc:"When it was drained or stopped."`
 	ChangedBy string    `json:"changed_by,omitempty" doc:"Who drained or stopped it, and from where."`
@@ -87,6 +92,9 @@ func (r *Reader) Fleet(ctx context.Context) (*Fleet, error) {
 		return nil, err
 	}
 	f.setHosts()
+	if err := r.setSeen(ctx, f, time.Now()); err != nil {
+		return nil, err
+	}
 	if err := r.addGone(ctx, f); err != nil {
 		return nil, err
 	}
@@ -142,6 +150,26 @@ func (f *Fleet) setHosts() {
 			Leader: len(f.Candidates) > 0 && f.Candidates[0].Host == h.Host && f.Candidates[0].Instance == h.Instance,
 		}
 	}
+}
+
+// setSeen sets when each instance was last seen. A leader that is silent does not lead.
+func (r *Reader) setSeen(ctx context.Context, f *Fleet, now time.Time) error {
+	leases := make([]store.LeaseID, len(f.seen))
+	for i, h := range f.seen {
+		leases[i] = h.Lease
+	}
+	left, err := r.LeaseEnds(ctx, leases)
+	if err != nil {
+		return err
+	}
+	for i, h := range f.seen {
+		if ttl, ok := left[h.Lease]; ok && h.Lease != 0 {
+			f.Hosts[i].LastSeen = lease.LastSeen(now, ttl)
+			f.Hosts[i].Silent = now.Sub(f.Hosts[i].LastSeen) >= lease.SeenWithin
+			f.Hosts[i].Leader = f.Hosts[i].Leader && !f.Hosts[i].Silent
+		}
+	}
+	return nil
 }
 
 // maxGoneLeases bounds the leases that etcd is asked about for one instance that is
@@ -223,7 +251,7 @@ func (f *Fleet) setWorkers() {
 		if worker {
 			add(id, Worker{
 				Queues: h.Queues, Concurrency: h.Capacity, Active: h.ActiveSteps, Version: h.Version, Since: h.Since,
-				Gone: h.Gone, WorkLeft: h.WorkLeft,
+				Gone: h.Gone, WorkLeft: h.WorkLeft, LastSeen: h.LastSeen, Silent: h.Silent,
 			})
 		}
 	}
@@ -247,14 +275,24 @@ func (f *Fleet) Worker(id step.WorkerID) (Worker, error) {
 	return Worker{}, problem.New(problem.NotFound, "there is no worker %s: 'berth worker list' lists the workers", id)
 }
 
-// SeenText writes when an instance was last present, or how long its work stays
-// assigned to it.
-func SeenText(gone bool, left Duration) string {
+// SeenText writes when an instance was last seen: "now" unless it is silent or gone.
+func (h *Host) SeenText(now time.Time) string {
+	return seenText(now, h.LastSeen, h.Silent, h.Gone, h.WorkLeft)
+}
+
+// SeenText writes when a worker was last seen, as [Host.SeenText] does.
+func (w *Worker) SeenText(now time.Time) string {
+	return seenText(now, w.LastSeen, w.Silent, w.Gone, w.WorkLeft)
+}
+
+func seenText(now, seen time.Time, silent, gone bool, left Duration) string {
 	switch {
-	case !gone:
-		return "now"
-	case left == 0:
+	case gone && left == 0:
 		return "gone"
+	case gone:
+		return "gone; its work stays assigned for " + text.About(time.Duration(left))
+	case silent:
+		return text.Ago(now, seen)
 	}
-	return "gone; its work stays assigned for " + text.About(time.Duration(left))
+	return "now"
 }

@@ -31,6 +31,7 @@ const (
 
 // hostsPage is what the page of hosts shows.
 type hostsPage struct {
+	Now  time.Time
 	Text string // that hosts, instances, roles or queues contain
 	// Hosts and Instances count those that are present, whatever Text is.
 	Hosts, Instances int
@@ -73,9 +74,6 @@ type hostRow struct {
 // ID names a row.
 func (r hostRow) ID() string { return r.Host.Host + "/" + r.Instance }
 
-// LastSeen says when it was present last.
-func (r hostRow) LastSeen() string { return inspect.SeenText(r.Gone, r.WorkLeft) }
-
 // candidateRow is a candidate for coordinator.
 type candidateRow struct {
 	run.Candidate
@@ -84,6 +82,8 @@ type candidateRow struct {
 	Place int
 	// Late reports whether a leader's last tick is older than [tickLate].
 	Late bool
+	// Silent is when it was last seen, if that is long ago; zero if it is not.
+	Silent time.Time
 }
 
 // Unreadable reports whether the record of the candidate can't be read.
@@ -91,7 +91,7 @@ func (c candidateRow) Unreadable() bool { return c.Host == "" }
 
 // hostsOf is the page of hosts.
 func hostsOf(f *inspect.Fleet, text string, now time.Time) hostsPage {
-	p := hostsPage{Text: text}
+	p := hostsPage{Now: now, Text: text}
 	for _, err := range f.Bad[:min(len(f.Bad), hostsUnreadable)] {
 		p.Unreadable = append(p.Unreadable, err.Error())
 	}
@@ -153,9 +153,15 @@ func (t *hostTable) add(r hostRow, text string) {
 // present and no candidates.
 func candidatesOf(f *inspect.Fleet, now time.Time) (leader *candidateRow, all []candidateRow) {
 	candidates := map[[2]string]bool{}
+	silent := map[[2]string]time.Time{}
+	for _, h := range f.Hosts {
+		if h.Silent {
+			silent[[2]string{h.Host, h.Instance}] = h.LastSeen
+		}
+	}
 	for i, c := range f.Candidates {
 		candidates[[2]string{c.Host, c.Instance}] = true
-		row := candidateRow{Candidate: c, Place: i}
+		row := candidateRow{Candidate: c, Place: i, Silent: silent[[2]string{c.Host, c.Instance}]}
 		if i == 0 && !row.Unreadable() {
 			last := c.Since
 			if c.Tick != nil {
