@@ -16,7 +16,7 @@ type layer struct {
 }
 
 // everywhere may be imported by every layer but each other.
-var everywhere = []string{"internal/text", "internal/problem", "internal/grace", "internal/access"}
+var everywhere = []string{"internal/text", "internal/problem", "internal/grace", "internal/access", "internal/lograte"}
 
 // layers are the directions of imports. Folders that are for tests only are
 // not in the table: see testHelpers.
@@ -32,6 +32,10 @@ var layers = []layer{
 	{
 		"internal/strict", nil,
 		"what files may not leave open depends on nothing that they are about",
+	},
+	{
+		"internal/lograte", nil,
+		"how often lines are logged does not depend on what they say",
 	},
 	{
 		"internal/access", []string{"internal/problem"},

@@ -18,6 +18,7 @@ import (
 // they have kept for later. So it counts only within resetWindow.
 type clientConn struct {
 	net.Conn
+	peer Peer // of a connection over the unix socket
 
 	// mu guards what follows.
 	mu      sync.Mutex
@@ -121,51 +122,4 @@ func (c *clientConn) ends(reset bool) {
 	if f != nil {
 		f()
 	}
-}
-
-// maxConns bounds the connections over TCP: enough for all streams and waits that the other
-// bounds allow. An idle one takes 20 KB. Further clients wait to be accepted; those of the unix
-// socket do not.
-const maxConns = 10_000
-
-// clientListener makes clientConns of the connections over TCP.
-type clientListener struct {
-	net.Listener
-	open   chan struct{} // holds one for each connection
-	closed chan struct{}
-	close  func() // closes closed, once
-}
-
-func newClientListener(l net.Listener, most int) *clientListener {
-	c := &clientListener{Listener: l, open: make(chan struct{}, most), closed: make(chan struct{})}
-	c.close = sync.OnceFunc(func() { close(c.closed) })
-	return c
-}
-
-// Accept returns the next connection, when fewer than the most are open.
-func (l *clientListener) Accept() (net.Conn, error) {
-	select {
-	case l.open <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.open
-		return nil, err
-	}
-	return &clientConn{Conn: c, free: func() { <-l.open }}, nil
-}
-
-// Close ends listening.
-func (l *clientListener) Close() error {
-	l.close()
-	return l.Listener.Close()
-}
-
-func asClient(c net.Conn, err error) (net.Conn, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &clientConn{Conn: c}, nil
 }

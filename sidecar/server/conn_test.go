@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"syscall"
@@ -89,50 +88,5 @@ func TestAnAnswerIsUnreadIfItsConnectionEndsTooEarly(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestNoMoreConnectionsAreOpenThanCanBe(t *testing.T) {
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newClientListener(tcp, 2)
-	accepted := make(chan net.Conn)
-	ended := make(chan error, 1)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				ended <- err
-				return
-			}
-			accepted <- c
-		}
-	}()
-	for range 3 {
-		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-	}
-	first, second := <-accepted, <-accepted
-	if len(l.open) != 2 {
-		t.Errorf("%d count as open", len(l.open))
-	}
-	for range 2 { // net/http may close one twice
-		_ = first.Close()
-	}
-	third := <-accepted
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := <-ended; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("after the end: %v", err)
-	}
-	_, _ = second.Close(), third.Close()
-	if len(l.open) != 0 {
-		t.Errorf("%d count as open at the end", len(l.open))
 	}
 }

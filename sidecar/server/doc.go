@@ -18,6 +18,8 @@
 //     names a host that the server does not know.
 //   - An endpoint sees a request only after its whole body has arrived. From then on a
 //     read from the connection can only say that the client has left.
+//   - No user, address or identity can have all connections, or all memory for bodies. What callers
+//     cause is logged at a bounded rate.
 //   - [IfUnread] reports a client that has left without reading its answer, once.
 //   - A slow reader of a stream does not delay others: it is notified that it missed events, or
 //     its own source waits.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/trace"
 )
@@ -54,6 +56,7 @@ type Handler struct {
 	guard        *guard
 	small, large memory
 	underWay     *quota
+	refusals     *lograte.Limit
 }
 
 // NewHandler completes a handler.
@@ -61,6 +64,7 @@ func NewHandler(h Handler) *Handler {
 	h.guard = newGuard(&h.Config, h.Pages)
 	h.small, h.large = newMemory(smallArriving, smallDecoded), newMemory(largeArriving, largeDecoded)
 	h.underWay = newQuota(math.MaxInt64, bodiesEach)
+	h.refusals = new(lograte.Limit)
 	return &h
 }
 
@@ -112,7 +116,7 @@ func (h *Handler) finish(a *answer, panicked any, begun time.Time) {
 			panic(http.ErrAbortHandler)
 		}
 		h.Metrics.panics.Inc()
-		h.Log.Error("a request failed", LogArgs(a.r.Context(), keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path),
+		h.refusals.Log(h.Log, hclog.Error, "panic", "a request failed", LogArgs(a.r.Context(), keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path),
 			keyError, fmt.Sprint(panicked), keyStack, string(debug.Stack()))...)
 		if a.status != 0 {
 			panic(http.ErrAbortHandler) // half an answer must not look like one
@@ -140,18 +144,23 @@ func hungUp(r *http.Request, panicked any) bool {
 }
 
 // report logs a request: one that was refused for who has sent it, and how, is worth
-// an operator's attention.
+// an operator's attention, at a bounded rate.
 func (h *Handler) report(a *answer, took time.Duration) {
 	level := hclog.Debug
 	switch a.status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge:
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusTooManyRequests:
 		level = hclog.Info
 	}
 	if level < h.Log.GetLevel() {
 		return
 	}
-	h.Log.Log(level, "request", LogArgs(a.r.Context(), keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path), keyStatus, a.status,
-		keyTook, took.Round(time.Microsecond), keyWho, access.Of(a.r.Context()), keyFrom, AddressOf(a.r.Context()))...)
+	args := LogArgs(a.r.Context(), keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path), keyStatus, a.status,
+		keyTook, took.Round(time.Microsecond), keyWho, access.Of(a.r.Context()), keyFrom, AddressOf(a.r.Context()))
+	if level == hclog.Info {
+		h.refusals.Log(h.Log, level, strconv.Itoa(a.status), "request", args...)
+		return
+	}
+	h.Log.Log(level, "request", args...)
 }
 
 var answers = sync.Pool{New: func() any { return new(answer) }}

@@ -81,8 +81,8 @@ func (g *guard) connContext(ctx context.Context, c net.Conn) context.Context {
 		return ctx
 	}
 	ctx = context.WithValue(ctx, connKey{}, client)
-	if unix, ok := client.Conn.(*net.UnixConn); ok {
-		peer := peerAt(unix)
+	if _, ok := client.Conn.(*net.UnixConn); ok {
+		peer := client.peer
 		peer.opened = proc.Accepted()
 		ctx = context.WithValue(ctx, peerKey{}, peer)
 		return access.With(ctx, sync.OnceValue(func() access.Identity { return g.user(peer) }))

@@ -32,8 +32,9 @@ const (
 // replaced.
 type socket struct {
 	*net.UnixListener
-	path string
-	self os.FileInfo
+	path  string
+	self  os.FileInfo
+	conns *conns
 }
 
 // listenSocket listens on a path. A socket that no process listens on any more is
@@ -129,7 +130,7 @@ func checkFree(ctx context.Context, path string) error {
 }
 
 // Accept returns the next connection.
-func (s *socket) Accept() (net.Conn, error) { return asClient(s.UnixListener.Accept()) }
+func (s *socket) Accept() (net.Conn, error) { return s.conns.accept(s.UnixListener, true) }
 
 // Addr is the socket under the name that it is found by.
 func (s *socket) Addr() net.Addr { return &net.UnixAddr{Name: s.path, Net: "unix"} }
@@ -147,19 +148,21 @@ func (s *socket) Close() error {
 type Listeners struct {
 	tcp  net.Listener // nil for none
 	unix *socket      // nil for none
+	// conns bounds the connections of both.
+	conns *conns
 }
 
 // Listen opens what a configuration asks for. Its errors are problems of the fields
 // listen and socket.
 func Listen(ctx context.Context, cfg *Config) (_ *Listeners, err error) {
-	l := &Listeners{}
+	l := &Listeners{conns: newConns(cfg.MaxConns)}
 	if cfg.Listen != "" {
 		var lc net.ListenConfig
 		tcp, err := lc.Listen(ctx, "tcp", cfg.Listen)
 		if err != nil {
 			return nil, problem.Field("listen", "%w", err)
 		}
-		if l.tcp = newClientListener(tcp, maxConns); cfg.TLS != nil {
+		if l.tcp = (&clientListener{tcp, l.conns, cfg.TLS == nil}); cfg.TLS != nil {
 			l.tcp = tls.NewListener(l.tcp, &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 				conf := cfg.TLS().Clone()
 				conf.NextProtos = []string{"h2", "http/1.1"}
@@ -171,6 +174,7 @@ func Listen(ctx context.Context, cfg *Config) (_ *Listeners, err error) {
 		if l.unix, err = listenSocket(ctx, cfg); err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
+		l.unix.conns = l.conns
 	}
 	return l, nil
 }

@@ -10,6 +10,8 @@ const (
 	keyFrom   = "from"
 	keyError  = "error"
 	keyStack  = "stack"
+	keyFiles  = "files"
+	keyConns  = "connections"
 
 	// What identifies a request: see [LogArgs].
 	keyRequest = "request_id"

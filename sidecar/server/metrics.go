@@ -34,7 +34,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"route"}),
 		bounds: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_http_bound_refusals_total",
-			Help: "Requests that were refused with too_many_requests, by bound.",
+			Help: "Requests and connections that were refused with too_many_requests, by bound.",
 		}, []string{"bound"}),
 		panics: with.NewCounter(prometheus.CounterOpts{
 			Name: "berth_http_panics_total",
@@ -63,10 +63,10 @@ func RegisterCertificate(reg prometheus.Registerer, cfg *Config) {
 // repeated.
 const noRoute, noMethod = "none", "none"
 
-// boundBodies is the label of the bound of the memory for bodies.
-const boundBodies = "bodies"
+// Labels of bounds: of the bodies that arrive and the memory for them, and of connections.
+const boundBodies, boundConns = "bodies", "connections"
 
-// refused counts a request that was refused for a bound.
+// refused counts a request or a connection that was refused for a bound.
 func (m *Metrics) refused(bound string) { m.bounds.WithLabelValues(bound).Inc() }
 
 // answered counts a request; the time that a stream was open is no wait.

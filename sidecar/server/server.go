@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -54,6 +56,9 @@ type Config struct {
 	Attempts *access.Attempts
 	// Policy says what identities may do. Its field Local is set by the server.
 	Policy access.Policy
+	// MaxConns bounds the connections; 0 is 10,000, or half of the files that the process may open
+	// if that is less.
+	MaxConns int
 	// Names are the names, beyond localhost, the addresses and those in the certificate, under
 	// which the server is reached: the allowed values of Host headers. One that begins with "*." matches any
 	// first label, as in certificates.
@@ -105,10 +110,11 @@ func (c *Config) policy() *access.Policy {
 
 // Server is an HTTP server on some listeners.
 type Server struct {
-	server *http.Server
-	failed chan error // of listeners that ended by themselves
-	tasks  sync.WaitGroup
-	ended  sync.Once
+	server  *http.Server
+	handler *Handler
+	failed  chan error // of listeners that ended by themselves
+	tasks   sync.WaitGroup
+	ended   sync.Once
 }
 
 // Serve begins to answer on listeners.
@@ -117,14 +123,23 @@ func Serve(on *Listeners, h *Handler) *Server {
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	s := &Server{
-		failed: make(chan error, 2),
+		handler: h,
+		failed:  make(chan error, 2),
 		server: &http.Server{
 			Handler:           h,
 			ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaders,
 			ConnContext: h.guard.connContext, Protocols: protocols,
 			HTTP2:    &http.HTTP2Config{MaxReceiveBufferPerConnection: maxUnread, MaxReceiveBufferPerStream: maxUnread},
-			ErrorLog: h.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+			ErrorLog: log.New(faults{h}, "", 0),
 		},
+	}
+	on.conns.refused = func(why string) {
+		h.Metrics.refused(boundConns)
+		h.refusals.Log(h.Log, hclog.Warn, boundConns, "a connection was refused: "+why)
+	}
+	if files := openFiles(); on.conns.most == connsFor(files) && on.conns.most < maxConns {
+		h.Log.Warn("this process may open few files, so it accepts few connections: raise its limit of open files, such as LimitNOFILE of a systemd unit",
+			keyFiles, files, keyConns, on.conns.most)
 	}
 	on.Each(func(l net.Listener) {
 		s.tasks.Go(func() {
@@ -134,6 +149,23 @@ func Serve(on *Listeners, h *Handler) *Server {
 		})
 	})
 	return s
+}
+
+// faults logs what net/http reports of connections, at a bounded rate. Only that no connection can be
+// accepted is worth an operator's attention.
+type faults struct{ h *Handler }
+
+// Write logs a line.
+func (f faults) Write(line []byte) (int, error) {
+	text, level, kind := strings.TrimSpace(string(line)), hclog.Debug, "http"
+	switch {
+	case strings.HasPrefix(text, "http: TLS handshake error"):
+		kind = "tls"
+	case strings.HasPrefix(text, "http: Accept error"):
+		level, kind = hclog.Warn, "accept"
+	}
+	f.h.refusals.Log(f.h.Log, level, kind, text)
+	return len(line), nil
 }
 
 // Failed returns the errors of listeners that ended by themselves. [Server.Close] closes
@@ -150,6 +182,7 @@ func (s *Server) Close() error {
 		err = s.server.Close()
 	}
 	s.tasks.Wait()
+	s.handler.refusals.Flush()
 	s.ended.Do(func() { close(s.failed) })
 	return err
 }
