@@ -50,13 +50,13 @@ const (
 	largeInput     = 16 << 10              // bytes of the input of each
 	manyRuns       = 10                    // submitted in a round
 	mostRuns       = 300                   // of a neighbor that are not canceled
-	readsAtOnce    = 64
-	connections    = 5500 // that are opened in a round
+	readsAtOnce    = 80                    // more than may be under way and wait
+	connections    = 5500                  // that are opened in a round
 	connectionsFor = 4 * time.Second
 	slowBodies     = 40
-	slowFor        = 5 * time.Second
-	seizures       = 4  // requests under way for one claim
-	sameIDs        = 50 // claims with the id of one claim, one after the other
+	slowFor        = 8 * time.Second // longer than a body waits for others
+	seizures       = 4               // requests under way for one claim
+	sameIDs        = 50              // claims with the id of one claim, one after the other
 )
 
 // extremeNumbers and extremeTimes are what no field can have.
@@ -228,12 +228,23 @@ func submitMany(ctx context.Context, n *neighbor, r *rand.Rand) {
 	}
 }
 
+// largeRun submits a large run, and returns its id; that of an earlier one if it is refused.
+func (n *neighbor) largeRun(ctx context.Context, attack string, r *rand.Rand) string {
+	id := n.newID("read", r)
+	n.submits(id)
+	status, _ := n.send(ctx, attack, request{http.MethodPost, "/v1/runs", large(id), false})
+	n.sending.Lock()
+	defer n.sending.Unlock()
+	if n.large == "" || status == http.StatusCreated {
+		n.large = id
+	}
+	return n.large
+}
+
 // readInParallel reads a large run, and all that can be listed, many times at once.
 func readInParallel(ctx context.Context, n *neighbor, r *rand.Rand) {
 	const name = "parallel reads"
-	id := n.newID("read", r)
-	n.submits(id)
-	n.send(ctx, name, request{http.MethodPost, "/v1/runs", large(id), false})
+	id := n.largeRun(ctx, name, r)
 	paths := []string{
 		"/v1/runs/" + id + "/steps/s?limit=1000", "/v1/runs/" + id + "/steps", "/v1/runs/" + id, "/v1/runs?limit=1000", "/v1/runs?status=queued",
 		"/v1/runs/" + id + "/events", "/v1/claims", "/v1/queues/default/ready?limit=1", "/v1/runs/" + id + "/why", "/runs", "/pools",

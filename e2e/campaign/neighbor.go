@@ -26,6 +26,7 @@ type neighbor struct {
 	sending sync.Mutex // guards what follows
 	answers map[string]map[string]int
 	runs    []string // that were submitted
+	large   string   // a run that can be read
 }
 
 // attackFor is how long an attacker's turn lasts: first one attacks, then the other, then both.

@@ -149,11 +149,14 @@ func asNeighbor(uid int, args ...string) (path []string, user *syscall.Credentia
 	return append([]string{"/proc/self/exe", "neighbor"}, args...), &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}
 }
 
+// errNotRoot says why there are no neighbors.
+var errNotRoot = errors.New("only root can run processes of other users")
+
 // admitNeighbors lets the users reach the sockets of the referee and of their sidecar. The error says
 // why there can be none.
 func admitNeighbors(dir, referee string) error {
 	if os.Geteuid() != 0 {
-		return errors.New("only root can run processes of other users")
+		return errNotRoot
 	}
 	host := filepath.Join(dir, hostName(neighborHost))
 	err := os.MkdirAll(host, 0o711)
@@ -169,7 +172,11 @@ func admitNeighbors(dir, referee string) error {
 		out := &limited{}
 		cmd.Stdout, cmd.Stderr = out, out
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
-		if err := cmd.Run(); err != nil {
+		err := cmd.Run()
+		if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EPERM) { // root of a namespace of users
+			return errNotRoot
+		}
+		if err != nil {
 			return fmt.Errorf("no process of user %d reaches %s (as root, with a -dir that all users can enter): %w %s", uid, referee, err, strings.TrimSpace(out.String()))
 		}
 	}
