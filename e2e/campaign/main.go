@@ -156,6 +156,9 @@ func fight(o options) int {
 		if err != nil && ctx.Err() == nil {
 			c.referee.note("campaign", err.Error())
 		}
+		for _, text := range processes.crashes() {
+			c.referee.note("crash", text)
+		}
 		c.report(os.Stdout, ctx.Err() != nil)
 	} else if err != nil {
 		fmt.Fprintln(os.Stderr, "campaign:", err)

@@ -3,10 +3,8 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -173,29 +171,5 @@ func TestWhatWorkLeavesBehindIsFound(t *testing.T) {
 	want := []string{keys.Canceled("gone"), keys.Revocation("h0", "a"), keys.Pools() + "db/dispatcher"}
 	if got := remnants(keys, all); !slices.Equal(got, want) {
 		t.Errorf("found %q, want %q", got, want)
-	}
-}
-
-func TestItIsKnownWhetherAProcessHasEndedByItself(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ps := &processes{ctx: ctx, net: newRelayed()}
-	defer ps.wg.Wait()
-	defer cancel()
-	start := func(args ...string) *process {
-		p := ps.add("h0", args[0], filepath.Join(t.TempDir(), "log"), args...)
-		p.want(true)
-		return p
-	}
-	alone, killed := start("true"), start("sleep", "1000")
-	if !until(t.Context(), time.Millisecond, func() bool { return alone.byItself() > 0 }) {
-		t.Error("the process that ended by itself is not known")
-	}
-	if !until(t.Context(), time.Millisecond, func() bool { return killed.pid() != 0 }) {
-		t.Fatal("the other process does not start")
-	}
-	killed.want(false)
-	killed.gone(t.Context())
-	if n := killed.byItself(); n != 0 {
-		t.Errorf("the process that was killed has ended by itself %d times", n)
 	}
 }

@@ -3,10 +3,14 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -161,8 +165,44 @@ func (p *process) gone(ctx context.Context) {
 	}
 }
 
+// crashed returns the first line of a log that says that Go has ended the process.
+func crashed(log io.Reader) (string, error) {
+	for lines := bufio.NewReader(log); ; {
+		line, err := lines.ReadString('\n')
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+			return strings.TrimSpace(line), nil
+		}
+		if errors.Is(err, io.EOF) {
+			return "", nil
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+}
+
+// crashes says which processes Go has ended at some time.
+func (ps *processes) crashes() (all []string) {
+	for _, p := range ps.all {
+		log, err := os.Open(p.log)
+		if err != nil {
+			continue // it was never started
+		}
+		line, err := crashed(log)
+		log.Close()
+		if err != nil {
+			line = err.Error()
+		}
+		if line != "" {
+			all = append(all, fmt.Sprintf("%s: %s: see %s", p.name, line, p.log))
+		}
+	}
+	return all
+}
+
 // processes are all of a campaign.
 type processes struct {
+	all []*process
 	ctx context.Context
 	net network
 	env []string
@@ -174,6 +214,7 @@ func (ps *processes) add(node, name, log string, args ...string) *process {
 	p := &process{
 		name: name, node: node, args: args, env: ps.env, log: log, net: ps.net, changed: make(chan struct{}),
 	}
+	ps.all = append(ps.all, p)
 	ps.wg.Go(func() { p.keep(ps.ctx) })
 	return p
 }
