@@ -84,6 +84,9 @@ func (l *loader) access() {
 	if (s.SidecarCACert != "" || s.SidecarCert != "") && !s.secureSidecar() {
 		l.wrong("sidecar", fmt.Sprintf("%q has no TLS, but sidecar_cacert or sidecar_cert is set", s.Sidecar))
 	}
+	if err := access.CheckPlain(s.Sidecar); err != nil && s.Token != "" && !s.Insecure {
+		l.wrong("sidecar", err.Error())
+	}
 	l.pair("sidecar_cert", s.SidecarCert, "sidecar_key", s.SidecarKey)
 	_, problems := s.sidecarTLS(nil)
 	l.files(problems)

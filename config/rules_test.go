@@ -110,9 +110,16 @@ func TestFieldsThatGoTogether(t *testing.T) {
 		"no such file of tokens":          {flag: map[string]string{"tokens_file": "/no"}, want: []string{"tokens_file: /no"}},
 		"a file of tokens without any":    {flag: map[string]string{"tokens_file": cert}, want: []string{"tokens_file: it is no list of tokens"}},
 
-		"a token file too many":     {flag: map[string]string{"sidecar": "http://a", "token_file": secretFile}, env: map[string]string{"token": goodToken}},
-		"a bad token in a file":     {flag: map[string]string{"sidecar": "http://a", "token_file": cert}, want: []string{"token_file: must hold 16 to 256"}},
-		"no such token file":        {flag: map[string]string{"sidecar": "http://a", "token_file": "/no"}, want: []string{"token_file: /no"}},
+		"a token in plain text": {
+			flag: map[string]string{"sidecar": "http://a:1"}, env: map[string]string{"token": "not-so-secret-token"},
+			want: []string{"sidecar: a token is not sent to a:1 over plain HTTP"},
+		},
+		"a token in plain text that may be": {
+			flag: map[string]string{"sidecar": "http://a:1", "insecure": "true"}, env: map[string]string{"token": "not-so-secret-token"},
+		},
+		"a token file too many":     {flag: map[string]string{"sidecar": "https://a", "token_file": secretFile}, env: map[string]string{"token": goodToken}},
+		"a bad token in a file":     {flag: map[string]string{"sidecar": "https://a", "token_file": cert}, want: []string{"token_file: must hold 16 to 256"}},
+		"no such token file":        {flag: map[string]string{"sidecar": "https://a", "token_file": "/no"}, want: []string{"token_file: /no"}},
 		"a token without a sidecar": {flag: map[string]string{"token_file": "/no"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -139,7 +146,7 @@ func TestSecretsComeFromTheStrongestSource(t *testing.T) {
 	got, err := Load(given{
 		file: map[string]string{"user": "root", "password_file": file, "token": goodToken},
 		env:  map[string]string{"password": "from the environment"},
-		flag: map[string]string{"token_file": file, "sidecar": "http://a"},
+		flag: map[string]string{"token_file": file, "sidecar": "https://a"},
 	}.sources(t))
 	if err != nil {
 		t.Fatal(err)

@@ -32,6 +32,8 @@ type Settings struct {
 	SidecarCACert, SidecarCert, SidecarKey string
 	// Token is what is shown to the sidecar over TCP, empty for nothing.
 	Token Secret
+	// Insecure sends the token over plain HTTP to other hosts.
+	Insecure bool
 
 	// Host is this machine's name: lower case, as in keys.
 	Host string

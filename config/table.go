@@ -106,6 +106,12 @@ var fields = []Field{
 		Must:  anyPath,
 		value: typed[string]{func(s *Settings) *string { return &s.tokenFile }, parsePath},
 	},
+	{
+		Name: "insecure", Group: Access, Default: "false",
+		Usage: "send the token over plain HTTP to another host, where others may read it",
+		Must:  "true or false",
+		value: typed[bool]{func(s *Settings) *bool { return &s.Insecure }, parseSwitch},
+	},
 
 	{
 		Name: "claim_timeout", Group: Claims, Default: "10m",

@@ -19,7 +19,7 @@ var commented = regexp.MustCompile(`(?m)^#([a-z_]+:.*|  - .*)$`)
 // elsewhere are settings that the file does not have, since they are for clients, are secrets,
 // or are in the units.
 var elsewhere = map[string]bool{
-	"sidecar": true, "sidecar_cacert": true, "sidecar_cert": true, "sidecar_key": true, "token": true, "token_file": true,
+	"sidecar": true, "sidecar_cacert": true, "sidecar_cert": true, "sidecar_key": true, "token": true, "token_file": true, "insecure": true,
 	"password": true, "state_dir": true,
 }
 

@@ -161,7 +161,11 @@ func dialSidecar(s config.Settings, log hclog.Logger) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.Dial(s.Sidecar, s.Token.Reveal(), client.WithTLS(conf))
+	dial := client.Dial
+	if s.Insecure {
+		dial = client.DialInsecure
+	}
+	return dial(s.Sidecar, s.Token.Reveal(), client.WithTLS(conf))
 }
 
 // openSidecar returns a holder at a sidecar that is ready.

@@ -439,7 +439,7 @@ var advice = map[problem.Code]string{
 	problem.PoolNotFound:    "'berth pools list' lists the pools, 'berth pools set NAME LIMIT' creates one",
 	problem.ClaimNotFound:   "'berth claims list' lists the claims",
 	problem.RunNotFound:     "'berth runs list' lists the runs",
-	problem.Unauthorized:    "give the token of the sidecar in BERTH_TOKEN or BERTH_TOKEN_FILE",
+	problem.Unauthorized:    "give the token of the sidecar in BERTH_TOKEN or BERTH_TOKEN_FILE, or unset them if it has none",
 }
 
 // explain makes one line of an error: what happened, and what to do.

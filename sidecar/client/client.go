@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/lease"
@@ -76,11 +77,23 @@ func WithTLS(conf func() *tls.Config) DialOption {
 	}
 }
 
+// DialInsecure is [Dial], and sends the token over plain HTTP to other hosts, too.
+func DialInsecure(addr, token string, opts ...DialOption) (*Client, error) {
+	return dial(addr, token, opts)
+}
+
 // Dial returns a client for a server at http://host:port, https://host:port or
-// unix:///path. It does not connect yet. The token is empty if the server needs none. Requests
-// have the trace context of the span of their contexts, or else that of TRACEPARENT in the
+// unix:///path. It does not connect yet. The token is empty if the server needs none; it is a
+// problem if it would be sent over plain HTTP to another host. No redirect is followed. Requests have the trace context of the span of their contexts, or else that of TRACEPARENT in the
 // environment.
 func Dial(addr, token string, opts ...DialOption) (*Client, error) {
+	if err := access.CheckPlain(addr); err != nil && token != "" {
+		return nil, problem.Field("sidecar", "%w", err)
+	}
+	return dial(addr, token, opts)
+}
+
+func dial(addr, token string, opts []DialOption) (*Client, error) {
 	u, err := url.Parse(addr)
 	if err != nil {
 		return nil, problem.Field("sidecar", "%q is no address: %w", addr, err)
@@ -94,7 +107,7 @@ func Dial(addr, token string, opts ...DialOption) (*Client, error) {
 		TLSHandshakeTimeout: dialTimeout,
 		DisableCompression:  true,
 	}
-	c := &Client{addr: addr, token: token, base: u.Scheme + "://" + u.Host, http: &http.Client{Transport: t}, parent: trace.FromEnvironment()}
+	c := &Client{addr: addr, token: token, base: u.Scheme + "://" + u.Host, http: &http.Client{Transport: t, CheckRedirect: noRedirect}, parent: trace.FromEnvironment()}
 	switch path := strings.TrimSuffix(u.Path, "/"); {
 	case u.Scheme == "unix" && u.Host == "" && path != "":
 		c.base = "http://localhost"
@@ -110,6 +123,10 @@ func Dial(addr, token string, opts ...DialOption) (*Client, error) {
 	}
 	return c, nil
 }
+
+// noRedirect has a redirect be an answer: a server does not redirect requests of its API, and what
+// shows who the client is must get to no other host.
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Close closes connections that are not in use.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
@@ -199,7 +216,7 @@ func (c *Client) send(ctx context.Context, method, path string, in any, headers 
 	if err != nil {
 		return nil, c.failed(ctx, err)
 	}
-	if resp.StatusCode >= http.StatusBadRequest {
+	if resp.StatusCode >= http.StatusMultipleChoices {
 		defer drop(resp.Body)
 		return nil, c.refusal(resp)
 	}
@@ -218,6 +235,9 @@ func (c *Client) failed(ctx context.Context, err error) error {
 
 // refusal returns the problem in an answer.
 func (c *Client) refusal(resp *http.Response) error {
+	if to := resp.Header.Get("Location"); resp.StatusCode < http.StatusBadRequest && to != "" {
+		return problem.New(problem.Unavailable, "what answers at %s redirects to %s, which is not followed: if that is the sidecar, give its address", c.addr, problem.Quote(to))
+	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	var p api.Problem
 	if err == nil {

@@ -88,7 +88,7 @@ func (g *guard) shownToken(r *http.Request) (token access.Token, secret string, 
 	case secret == "":
 		return token, "", problem.New(problem.Unauthorized, "the header Authorization has no token: send one, as Authorization: Bearer …, or leave the header out")
 	case g.tokens == nil:
-		return token, "", problem.New(problem.Unauthorized, "this server has no tokens, so that yours can't be verified: leave the header Authorization out, or set tokens_file of the server")
+		return token, "", problem.New(problem.Unauthorized, "this server has no tokens, so that yours can't be verified: leave the header Authorization out")
 	}
 	token, err = g.attempts.Find(g.tokens(), secret, guesserOf(r.Context()), time.Now())
 	return token, secret, err

@@ -52,7 +52,8 @@ class Client:
 
     Arguments that are None are read from the environment, as by ``berth``: ``BERTH_SIDECAR``
     (``http://127.0.0.1:7420`` if it is not set), ``BERTH_TOKEN`` or ``BERTH_TOKEN_FILE``,
-    ``BERTH_SIDECAR_CACERT``, ``BERTH_SIDECAR_CERT`` and ``BERTH_SIDECAR_KEY``.
+    ``BERTH_SIDECAR_CACERT``, ``BERTH_SIDECAR_CERT``, ``BERTH_SIDECAR_KEY`` and ``BERTH_INSECURE``.
+    A token is sent over plain HTTP to another host only with ``insecure``: others can read it there.
 
     A client has no connection of its own. Threads and forked processes may share it. A request
     whose answer is lost is sent again: every request of this client may be repeated.
@@ -65,8 +66,9 @@ class Client:
         cacert: Optional[str] = None,
         cert: Optional[str] = None,
         key: Optional[str] = None,
+        insecure: Optional[bool] = None,
     ) -> None:
-        self.transport = Transport(settings(sidecar, token, cacert, cert, key))
+        self.transport = Transport(settings(sidecar, token, cacert, cert, key, insecure))
         self.pools = Pools(self)
         self.claims = Claims(self)
         self.runs = Runs(self)

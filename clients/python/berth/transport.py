@@ -1,6 +1,7 @@
 """Requests to a sidecar: its address, the settings, and one exchange over HTTP."""
 
 import http.client
+import ipaddress
 import json
 import os
 import socket
@@ -28,6 +29,19 @@ class Settings(NamedTuple):
     cacert: str
     cert: str
     key: str
+    insecure: bool = False
+
+
+def _local(host: str) -> bool:
+    """Report whether a host of a URL is this one: what is sent to it leaves no machine."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
 
 
 def settings(
@@ -36,6 +50,7 @@ def settings(
     cacert: Optional[str] = None,
     cert: Optional[str] = None,
     key: Optional[str] = None,
+    insecure: Optional[bool] = None,
 ) -> Settings:
     """Return the given settings; those that are None are the variables of ``berth``.
 
@@ -58,12 +73,19 @@ def settings(
         value(cacert, "BERTH_SIDECAR_CACERT"),
         value(cert, "BERTH_SIDECAR_CERT"),
         value(key, "BERTH_SIDECAR_KEY"),
+        _switch("insecure", value(None, "BERTH_INSECURE")) if insecure is None else insecure,
     )
     if bool(s.cert) != bool(s.key):
         raise invalid("sidecar_cert", "it needs sidecar_key, and sidecar_key needs it")
     if (s.cacert or s.cert) and not s.sidecar.startswith("https://"):
         raise invalid("sidecar_cacert", "it applies to https:// only, as do sidecar_cert and sidecar_key")
     return s
+
+
+def _switch(name: str, text: str) -> bool:
+    if text not in ("", "true", "false"):
+        raise invalid(name, f"{text!r} is not true or false")
+    return text == "true"
 
 
 def _secret(path: str) -> str:
@@ -199,6 +221,12 @@ class Transport:
             or (url.scheme in ("http", "https") and self._host and not self._path)
         ):
             raise self._no_address()
+        if url.scheme == "http" and s.token and not s.insecure and not _local(self._host):
+            raise invalid(
+                "sidecar",
+                f"a token is not sent to {url.netloc} over plain HTTP, where others can read it:"
+                " use https://, or insecure=True (BERTH_INSECURE=true) in a network that only you can read",
+            )
         self._tls: Optional[ssl.SSLContext] = None
         if url.scheme == "https":
             try:
@@ -264,8 +292,8 @@ class Transport:
             conn.close()
         try:
             return pid != 0 and _namespaces(pid) == _namespaces(os.getpid())
-        except OSError:  # hidden from this user
-            return True
+        except OSError:  # hidden from this user, or it has ended
+            return False
 
     def _unreachable(self, err: BaseException) -> str:
         return f"the sidecar at {self.settings.sidecar} can't be reached: {err or type(err).__name__}"
@@ -301,7 +329,7 @@ class Transport:
                 interrupt.done()
             shut(sock)
             conn.close()
-        if answer.status >= 400:
+        if answer.status >= 300:  # a redirect is not followed: the token is for no other host
             raise self.refusal(answer)
         return answer
 
@@ -312,7 +340,7 @@ class Transport:
         try:
             self.send(conn, "GET", path, None, {**headers, "Accept": "text/event-stream"})
             response = conn.getresponse()
-            if response.status >= 400:
+            if response.status >= 300:
                 raise self.refusal(Answer(response.status, {}, _read(response)))
             for line in response:
                 if line.startswith(b"event:"):

@@ -3,6 +3,7 @@
 ``BERTH_BIN`` is the binary; bin/berth of the checkout if it is not set.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -27,11 +28,16 @@ PATIENCE = 60.0
 
 
 class Dev:
-    """A ``berth dev`` with an etcd of its own."""
+    """A ``berth dev`` with an etcd of its own, which everyone may use without a token unless it has one."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: str = "") -> None:
         self.dir = tempfile.mkdtemp(prefix="berth", dir="/tmp")  # short: a socket's path is, too
         env = {k: v for k, v in os.environ.items() if not k.startswith("BERTH_")}
+        if token:
+            tokens = os.path.join(self.dir, "tokens.yaml")
+            with open(os.open(tokens, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+                file.write(f"- {{name: test, hash: 'sha256:{hashlib.sha256(token.encode()).hexdigest()}', roles: [admin]}}\n")
+            env["BERTH_TOKENS_FILE"] = tokens
         with open(os.path.join(self.dir, "log"), "wb") as log:
             self.process = subprocess.Popen(
                 [BINARY, "dev", "-o", "json", "--listen", "127.0.0.1:0", "--etcd-listen", "127.0.0.1:0", "--data-dir", os.path.join(self.dir, "data")],

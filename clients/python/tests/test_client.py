@@ -156,6 +156,22 @@ class SettingsTest(unittest.TestCase):
             with self.subTest(field), self.assertRaisesRegex(berth.BerthError, f"^{field}: "):
                 berth.Client(**given)
 
+    def test_a_token_is_not_sent_in_plain_text_to_another_host(self) -> None:
+        token = "0123456789abcdef"
+        for other in ("http://berth.example.com:7420", "http://192.0.2.1", "http://0.0.0.0:1", "http://localhost.example.com", "http://[2001:db8::1]"):
+            with self.subTest(other):
+                with self.assertRaisesRegex(berth.BerthError, "^sidecar: a token is not sent to .* over plain HTTP.*insecure=True"):
+                    berth.Client(other, token)
+                berth.Client(other)
+                berth.Client(other, token, insecure=True)
+                with mock.patch.dict(os.environ, {"BERTH_INSECURE": "true"}):
+                    berth.Client(other, token)
+        for own in ("http://127.0.0.1:7420", "http://127.9.9.9", "http://LOCALHOST:1", "http://[::1]:7420", "unix:///s", "https://berth.example.com"):
+            with self.subTest(own):
+                berth.Client(own, token)
+        with mock.patch.dict(os.environ, {"BERTH_INSECURE": "yes"}), self.assertRaisesRegex(berth.BerthError, "^insecure: 'yes' is not true or false"):
+            berth.Client("http://127.0.0.1:1", token)
+
     def test_token_files(self) -> None:
         path = f"/tmp/berth-token-{os.getpid()}"
         with open(path, "w", encoding="ascii") as file:

@@ -37,11 +37,16 @@ class ExecTest(Case):
         return out, err
 
     def test_the_command_has_the_claim_and_no_secrets(self) -> None:
-        pool = self.pool(2)
-        for sidecar in (self.dev.http, self.dev.socket):
+        token = "0123456789abcdef"
+        dev = Dev(token)
+        self.addCleanup(dev.close)
+        pool = "secrets"
+        pools = berth.Client(dev.socket).pools
+        pools.set(pool, 2)
+        for sidecar in (dev.http, dev.socket):
             process = command(
                 "--pool", f"{pool}=2", "--id", "mine", "--", "env",
-                BERTH_SIDECAR=sidecar, BERTH_TOKEN="0123456789abcdef", BERTH_PASSWORD="x", BERTH_USER="root:secret",
+                BERTH_SIDECAR=sidecar, BERTH_TOKEN=token, BERTH_PASSWORD="x", BERTH_USER="root:secret",
             )  # fmt: skip
             out, _ = self.ends(process, 0)
             env = dict(line.partition("=")[::2] for line in out.splitlines())
@@ -50,7 +55,7 @@ class ExecTest(Case):
             self.assertEqual(env["BERTH_SIDECAR"], sidecar)
             self.assertNotIn("BERTH_TOKEN", env)
             self.assertNotIn("BERTH_PASSWORD", env)
-            self.pool_is(pool, 0, 0)
+            self.assertEqual(pools.get(pool)["claimed"], 0)
 
     def test_another_pid_namespace(self) -> None:
         contained = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
