@@ -2,6 +2,8 @@ package deploy_test
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"os"
 	"os/exec"
@@ -34,6 +36,46 @@ func buildBerth(t *testing.T, dir string) {
 	}
 }
 
+// folder replaces the folders of certificates in containers by those in dir.
+func folder(dir, path string) string {
+	return strings.NewReplacer("/http-certs", dir+"/http-certs", "/certs", dir+"/certs").Replace(path)
+}
+
+// checkAuthorities checks that a certificate of an HTTP client is one to the HTTP servers among some
+// processes, and none to the etcd of any of them.
+func checkAuthorities(t *testing.T, dir, client string, all []process) {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(client+".crt", client+".key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signedBy := func(file string) bool {
+		text, err := os.ReadFile(folder(dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(text)
+		_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		return err == nil
+	}
+	servers := 0
+	for _, p := range all {
+		if ca := p.env["BERTH_CLIENT_CA"]; ca != "" {
+			servers++
+			if !signedBy(ca) {
+				t.Errorf("%s does not accept the certificate of %s over HTTP", p.name, filepath.Base(client))
+			}
+		}
+		if ca := p.env["BERTH_CACERT"]; ca != "" && signedBy(ca) {
+			t.Errorf("the etcd of %s accepts the certificate of %s, with which it may be written", p.name, filepath.Base(client))
+		}
+	}
+	if servers == 0 {
+		t.Error("no process accepts certificates over HTTP")
+	}
+}
+
 // checkSettings has berth read the settings of processes, with the files of dir/certs for /certs. An
 // invalid setting that is added keeps it from starting, and must be the only one.
 func checkSettings(t *testing.T, dir string, all []process) {
@@ -50,7 +92,7 @@ func checkSettings(t *testing.T, dir string, all []process) {
 			if !slices.Contains(known, name) {
 				t.Errorf("%s: there is no setting %s", p.name, name)
 			}
-			cmd.Env = append(cmd.Env, name+"="+strings.ReplaceAll(value, "/certs", dir+"/certs"))
+			cmd.Env = append(cmd.Env, name+"="+folder(dir, value))
 		}
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
@@ -86,19 +128,17 @@ func TestTheComposeFileHasSettingsThatBerthKnows(t *testing.T) {
 			Image       string
 			Command     []string
 			Environment map[string]string
+			Volumes     []string
 		}
 	}
 	file := decodeYAML[composeFile](t, "compose/compose.yaml")[0]
-	make := slices.Clone(file.Services["certs"].Command)
-	for i, word := range make {
-		make[i] = strings.NewReplacer("=/certs", "="+dir+"/certs", "=/var/lib/berth", "="+dir).Replace(word)
-	}
-	if out, err := exec.Command(filepath.Join(dir, "berth"), make...).CombinedOutput(); err != nil {
-		t.Fatalf("%q: %v\n%s", make, err, out)
-	}
 	var all []process
 	for name, s := range file.Services {
-		if strings.Contains(s.Image, "berth:") && name != "certs" {
+		if len(s.Command) > 0 && s.Command[0] == "certs" {
+			makeCertificates(t, dir, volumeAt(t, s.Volumes, ":/certs"), s.Command)
+			continue
+		}
+		if strings.Contains(s.Image, "berth:") {
 			all = append(all, process{name, s.Command, s.Environment})
 		}
 	}
@@ -106,6 +146,37 @@ func TestTheComposeFileHasSettingsThatBerthKnows(t *testing.T) {
 		t.Errorf("there are %d processes of berth, want 3 servers, 2 workers and a job", len(all))
 	}
 	checkSettings(t, dir, all)
+	// Prometheus has no other folder of certificates, and so no key of another process for etcd.
+	volume := volumeAt(t, file.Services["prometheus"].Volumes, ":/certs:ro")
+	if volume == "certs" {
+		t.Error("prometheus can read the keys that etcd accepts")
+	}
+	checkAuthorities(t, dir, filepath.Join(dir, volume, "prometheus"), all)
+}
+
+// volumeAt returns the volume that is mounted at a path.
+func volumeAt(t *testing.T, volumes []string, at string) string {
+	t.Helper()
+	for _, v := range volumes {
+		if name, ok := strings.CutSuffix(v, at); ok {
+			return name
+		}
+	}
+	t.Fatalf("no volume of %v is mounted at %s", volumes, at)
+	return ""
+}
+
+// makeCertificates makes the certificates of a command of the compose file, which writes them to a
+// volume.
+func makeCertificates(t *testing.T, dir, volume string, command []string) {
+	t.Helper()
+	command = slices.Clone(command)
+	for i, word := range command {
+		command[i] = strings.NewReplacer("=/certs", "="+dir+"/"+volume, "=/var/lib/berth", "="+dir).Replace(word)
+	}
+	if out, err := exec.Command(filepath.Join(dir, "berth"), command...).CombinedOutput(); err != nil {
+		t.Fatalf("%q: %v\n%s", command, err, out)
+	}
 }
 
 // manifest is what a manifest of Kubernetes says about processes of berth.
@@ -213,4 +284,9 @@ func TestTheManifestsHaveSettingsThatBerthKnows(t *testing.T) {
 		t.Errorf("there are only %d processes of berth", len(all))
 	}
 	checkSettings(t, dir, all)
+	client := filepath.Join(dir, "certs", "prometheus")
+	if _, err := os.Stat(client + ".crt"); err != nil {
+		client = filepath.Join(dir, "http-certs", "prometheus")
+	}
+	checkAuthorities(t, dir, client, all)
 }

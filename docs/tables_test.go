@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 )
 
 var update = flag.Bool("update", false, "update the tables of ARCHITECTURE.md and the pages")
@@ -57,6 +58,31 @@ func TestSettingsPageListsTheSettings(t *testing.T) {
 			f.Name, flagText, f.Env(), cmp.Or(f.DefaultText(), "–"), usage, f.Must)
 	}
 	checkTable(t, "reference/settings.md", "settings", b.String())
+}
+
+func TestEtcdPageListsTheRoles(t *testing.T) {
+	keys := store.NewKeys(store.DefaultPrefix)
+	var b strings.Builder
+	b.WriteString("| role | who needs it | reads | reads and writes |\n|---|---|---|---|\n")
+	list := func(prefixes []string) string {
+		texts := make([]string, len(prefixes))
+		for i, p := range prefixes {
+			texts[i] = "`" + cmp.Or(strings.TrimPrefix(p, keys.Prefix()), p) + "`"
+		}
+		return cmp.Or(strings.Join(texts, ", "), "–")
+	}
+	for _, r := range store.RoleKinds {
+		role, err := keys.Role(r.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		reads, writes := list(role.Reads), list(role.Writes)
+		if role.Name == store.RootRole {
+			reads, writes = "everything", "everything"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r, r.For, reads, writes)
+	}
+	checkTable(t, "how-to/etcd.md", "roles", b.String())
 }
 
 func TestEveryErrorCodeHasACauseAndARemedy(t *testing.T) {

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -14,13 +13,6 @@ import (
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVar); role != "" {
 		os.Exit(play(role))
-	}
-	if filepath.Base(os.Args[0]) == "etcdctl" {
-		if err := runEtcdctl(os.Args[1:]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
 	}
 	// Under the race detector each process would end a second later.
 	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,77 +27,40 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
-// rolesOf runs the commands of the page about etcd that add roles: those of all hosts, and
-// those of the hosts, each of which has a pool and a source of its name.
-func rolesOf(t testing.TB, srv *embed.Server, hosts ...string) {
-	t.Helper()
-	page, err := os.ReadFile("../docs/how-to/etcd.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const mark, names = "<!-- not run: TestEachRoleDoesItsWork runs it -->\n```sh\n", "HOST=web-1 POOL=db NAME=inbox\n"
-	blocks := strings.Split(string(page), mark)[1:]
-	for i := range blocks {
-		blocks[i], _, _ = strings.Cut(blocks[i], "```")
-	}
-	if len(blocks) != 2 || !strings.HasPrefix(blocks[1], names) {
-		t.Fatalf("the page has %d blocks with roles, of which the second one begins with %q", len(blocks), names)
-	}
-	script := blocks[0]
-	for _, host := range hosts {
-		script += "HOST=" + host + " POOL=" + host + " NAME=" + host + "\n" + strings.TrimPrefix(blocks[1], names)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := os.Symlink(self, filepath.Join(dir, "etcdctl")); err != nil {
-		t.Fatal(err)
-	}
-	sh := exec.Command("sh", "-e", "-c", script)
-	sh.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "ETCDCTL_ENDPOINTS="+srv.Endpoint())
-	if out, err := sh.CombinedOutput(); err != nil {
-		t.Fatalf("the commands of the page: %v: %s", err, out)
-	}
-}
-
 // usersOf are the users of the tests with their roles, as the page advises, on hosts a and b.
-var usersOf = map[string][]string{
-	"root":          {"root"},
-	"exec-a":        {"berth-host-a", "berth-pool-a"},
-	"sidecar-a":     {"berth-host-a", "berth-pool-a", "berth-viewer"},
-	"sidecar-b":     {"berth-host-b", "berth-pool-a", "berth-viewer", "berth-runs"},
-	"worker-a":      {"berth-host-a", "berth-pool-a", "berth-worker"},
-	"coordinator-a": {"berth-coordinator-a"},
-	"source-a":      {"berth-source-a"},
-	"operator":      {"berth-operator"},
-	"viewer":        {"berth-viewer"},
-	"runs":          {"berth-runs"},
+var usersOf = map[string]string{
+	"root":          "admin",
+	"exec-a":        "host:a,pool:a",
+	"sidecar-a":     "host:a,pool:a,viewer",
+	"sidecar-b":     "host:b,pool:a,viewer,runs",
+	"worker-a":      "host:a,pool:a,worker",
+	"coordinator-a": "coordinator:a",
+	"source-a":      "source:a@a",
+	"operator":      "operator",
+	"viewer":        "viewer",
+	"runs":          "runs",
 }
 
-// withRoles is an etcd with the roles of the page, and those users.
+// withRoles is an etcd with those users and roles, which the command makes. All have the same
+// password.
 func withRoles(t testing.TB) *embed.Server {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("it is about the rights of users of etcd: there is nothing to see for the race detector")
 	}
 	srv := embedtest.New(t)
-	rolesOf(t, srv, "a", "b")
-	etcd := etcdctl(t, clientv3.Config{Endpoints: []string{srv.Endpoint()}})
+	args := []string{"cluster", "users", "--prepare", "--passwords", filepath.Join(t.TempDir(), "passwords")}
 	for user, roles := range usersOf {
-		if _, err := etcd.UserAdd(t.Context(), user, secret); err != nil {
+		args = append(args, user+"="+roles)
+	}
+	berthCommand(t, srv.Endpoint(), nil, args...).succeeds()
+	etcd := etcdctl(t, clientv3.Config{Endpoints: []string{srv.Endpoint()}})
+	for user := range usersOf {
+		if _, err := etcd.UserChangePassword(t.Context(), user, secret); err != nil {
 			t.Fatal(err)
 		}
-		for _, role := range roles {
-			if _, err := etcd.UserGrantRole(t.Context(), user, role); err != nil {
-				t.Fatal(err)
-			}
-		}
 	}
-	if _, err := etcd.AuthEnable(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	berthCommand(t, srv.Endpoint(), login("root"), "cluster", "users", "root=admin").succeeds()
 	return srv
 }
 

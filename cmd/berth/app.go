@@ -141,6 +141,7 @@ type argument struct {
 	name     string // in messages
 	check    func(string) error
 	optional bool
+	many     bool // it is the last one, and may be repeated
 }
 
 var (
@@ -194,6 +195,9 @@ func (r *request) check(arguments []argument) error {
 		case i >= len(r.args) && !a.optional:
 			return usagef("%s is missing", a.name)
 		}
+	}
+	if n := len(arguments); n > 0 && arguments[n-1].many {
+		return nil
 	}
 	if len(r.args) > len(arguments) {
 		return usagef("unexpected argument %q", r.args[len(arguments)])

@@ -72,6 +72,7 @@ jobs first.`,
 space again, the command also clears the NOSPACE alarm.`,
 				Action: onCluster(clusterDefrag),
 			},
+			clusterUsersCommand(),
 			{
 				Name: "upgrade", Usage: "check a cluster before an upgrade",
 				Subcommands: []*cli.Command{{

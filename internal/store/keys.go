@@ -77,8 +77,11 @@ func (k Keys) Recall(pool string) string { return k.pools + pool + "/recall" }
 // Notices is the prefix of the keys by which a pool's dispatcher notifies an instance of
 // grants.
 func (k Keys) Notices(pool, host, instance string) string {
-	return k.pools + pool + "/grants/" + host + "/" + instance + "/"
+	return k.grants(pool) + host + "/" + instance + "/"
 }
+
+// grants is the prefix of all of a pool's.
+func (k Keys) grants(pool string) string { return k.pools + pool + "/grants/" }
 
 // Notice is the key for the grant of one of its claims.
 func (k Keys) Notice(pool, host, instance, claim string) string {

@@ -1,0 +1,166 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Role is a role of etcd with the rights that one kind of process needs. Roles add up.
+type Role struct {
+	// Name is the name in etcd, such as berth-host-web-1.
+	Name string
+	// Reads and Writes are prefixes of keys that the role may read, and read and write.
+	Reads, Writes []string
+}
+
+// RootRole is the role that may do everything. It belongs to etcd itself.
+const RootRole = rootRole
+
+// RoleKind is a kind of roles: a word, and what follows it after a colon.
+type RoleKind struct {
+	// Kind is the word, and Of what a role of the kind is for: empty if there is one role only.
+	Kind, Of string
+	// Every reports that "*" means all of them.
+	Every bool
+	// For says which processes need the role.
+	For string
+
+	rights func(k Keys, of string) (reads, writes []string)
+}
+
+// String returns how a role of the kind is written.
+func (r RoleKind) String() string {
+	if r.Of == "" {
+		return r.Kind
+	}
+	return r.Kind + ":" + r.Of
+}
+
+// all is the object of a role for all hosts or pools.
+const all = "*"
+
+// below returns the keys with a prefix of one object, or of all.
+func below(prefix, of string) string {
+	if of == all {
+		return prefix
+	}
+	return prefix + of + "/"
+}
+
+// RoleKinds are the kinds of roles.
+var RoleKinds = []RoleKind{
+	{
+		Kind: "admin", For: "`berth server`, and operators who run `berth cluster`: everything. It is the role `root` of etcd",
+	},
+	{
+		Kind: "host", Of: "HOST", Every: true, For: "each sidecar, worker and `berth exec` of the host",
+		rights: func(k Keys, host string) (reads, writes []string) {
+			for _, prefix := range []string{k.Hosts(), k.LeasesAll(), k.GuardsAll(), k.ActiveAll(), k.RevocationsAll()} {
+				writes = append(writes, below(prefix, host))
+			}
+			return []string{k.Pools()}, writes
+		},
+	},
+	{
+		Kind: "pool", Of: "POOL", Every: true, For: "those that claim slots of the pool. `*` may also change all pools",
+		rights: func(k Keys, pool string) (reads, writes []string) {
+			if pool == all {
+				return nil, []string{k.Pools()}
+			}
+			return nil, []string{k.Slots(pool), k.Waiters(pool), k.Queued(pool), k.Dispatcher(pool), k.Recall(pool), k.grants(pool)}
+		},
+	},
+	{
+		Kind: "viewer", For: "each sidecar, and commands that only read, such as `berth pools list`, `why`, `verify` and `export`",
+		rights: func(k Keys, _ string) (reads, writes []string) { return []string{k.Prefix()}, nil },
+	},
+	{
+		Kind: "worker", For: "each worker",
+		rights: func(k Keys, _ string) (reads, writes []string) {
+			return []string{k.Hosts(), k.Runs(), k.WorksAll(), k.Followers(), k.Workers()},
+				[]string{k.StepsAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll()}
+		},
+	},
+	{
+		Kind: "runs", For: "each sidecar that accepts runs, or has executors",
+		rights: func(k Keys, _ string) (reads, writes []string) {
+			return []string{k.Pools(), k.Limits()}, k.ofRuns()
+		},
+	},
+	{
+		Kind: "operator", For: "each sidecar whose users are operators, and commands that change something, such as `berth pools set` and `berth submit`",
+		rights: func(k Keys, _ string) (reads, writes []string) {
+			return []string{k.Prefix()}, append(k.ofRuns(), k.Pools(), k.Limits(), k.RevocationsAll(), k.Workers(), k.Sources(), k.Actions())
+		},
+	},
+	{
+		Kind: "coordinator", Of: "HOST", Every: true, For: "a coordinator on the host, also one within a sidecar",
+		rights: func(k Keys, host string) (reads, writes []string) {
+			return []string{k.Prefix()}, []string{
+				below(k.Hosts(), host), k.GuardsAll(), k.Coordinators(), k.Pools(), k.RevocationsAll(),
+				k.Runs(), k.StepsAll(), k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll(),
+			}
+		},
+	},
+	{
+		Kind: "source", Of: "NAME@HOST", For: "the process that runs the source on the host",
+		rights: func(k Keys, of string) (reads, writes []string) {
+			name, host, _ := strings.Cut(of, "@")
+			return []string{k.Pools(), k.Limits(), k.CanceledAll()},
+				[]string{k.Source(name), k.Instances(host), k.Runs(), k.StepsAll(), k.WorksAll(), k.EventsAll()}
+		},
+	},
+}
+
+// ofRuns returns the keys of runs and their steps.
+func (k Keys) ofRuns() []string {
+	return []string{
+		k.Runs(), k.StepsAll(), k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll(), k.Followers(),
+	}
+}
+
+// Role returns the role that a text names, such as viewer, host:web-1 or pool:*. Its error says
+// what is wrong with the text.
+func (k Keys) Role(text string) (Role, error) {
+	kind, of, has := strings.Cut(text, ":")
+	at := slices.IndexFunc(RoleKinds, func(r RoleKind) bool { return r.Kind == kind })
+	if at < 0 {
+		return Role{}, fmt.Errorf("there is no role %q: the roles are %s", text, roleTexts())
+	}
+	r := RoleKinds[at]
+	name, host, both := strings.Cut(of, "@")
+	switch {
+	case r.Of == "" && has, r.Of != "" && of == "", strings.Contains(of, "/"), of == all && !r.Every,
+		r.Kind == "source" && (!both || name == "" || host == ""):
+		return Role{}, fmt.Errorf("%q is not a role: write %s", text, r)
+	case r.rights == nil:
+		return Role{Name: RootRole}, nil
+	}
+	role := Role{Name: k.roleName(r, of)}
+	role.Reads, role.Writes = r.rights(k, of)
+	return role, nil
+}
+
+// roleName returns the name of a role in etcd. It begins with the prefix of the keys, so that berths
+// with other prefixes have other roles.
+func (k Keys) roleName(r RoleKind, of string) string {
+	name := strings.ReplaceAll(strings.Trim(k.Prefix(), "/"), "/", "-") + "-" + r.Kind
+	switch {
+	case of == "":
+		return name
+	case of == all:
+		return name + "s"
+	case r.Kind == "source":
+		of, _, _ = strings.Cut(of, "@")
+	}
+	return name + "-" + of
+}
+
+func roleTexts() string {
+	texts := make([]string, len(RoleKinds))
+	for i, r := range RoleKinds {
+		texts[i] = r.String()
+	}
+	return strings.Join(texts, ", ")
+}
