@@ -42,6 +42,7 @@ type cluster struct {
 	epoch   int    // restores so far
 	token   string // makes the id of the cluster
 	members []*member
+	largest int64 // bytes that the data of a member had after a phase
 }
 
 // member is one of them.
@@ -311,6 +312,15 @@ func (c *cluster) full(ctx context.Context) (all []string, err error) {
 		return nil
 	})
 	return all, err
+}
+
+// measure notes the size of the data.
+func (c *cluster) measure(ctx context.Context) {
+	for _, m := range c.members {
+		if s, err := m.direct.Status(ctx, "unix://"+c.socket(m)); err == nil {
+			c.largest = max(c.largest, s.DbSize)
+		}
+	}
 }
 
 // playMember is the process of a member, until it is killed.

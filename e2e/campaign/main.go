@@ -404,6 +404,7 @@ func (c *campaign) awaitServed(ctx context.Context, n int) error {
 		c.evidence(ctx)
 		return fmt.Errorf("not served %s after all faults were healed: %s", c.serveTime, strings.Join(left, "; "))
 	}
+	c.cluster.measure(within)
 	if out, err := c.operate(ctx, "verify"); err != nil {
 		c.evidence(ctx)
 		c.referee.note("verify", err.Error()+out)

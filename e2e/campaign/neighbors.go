@@ -141,7 +141,11 @@ func neighborSettings() []string {
 	for _, uid := range neighborUIDs {
 		rules = append(rules, fmt.Sprintf("user:%d view claim submit operate:%s", uid, ownPool(uid)))
 	}
-	return []string{"BERTH_SOCKET_MODE=0666", "BERTH_ROLES=" + strings.Join(rules, ",")}
+	return []string{
+		"BERTH_SOCKET_MODE=0666", "BERTH_ROLES=" + strings.Join(rules, ","),
+		// Low enough for the space of etcd, and to be reached within a phase.
+		"BERTH_MAX_STORED_RUN_DATA=24MiB", "BERTH_MAX_UNFINISHED_RUNS=100",
+	}
 }
 
 // asNeighbor is this program as one of the neighbors.

@@ -77,6 +77,7 @@ func (c *campaign) report(to io.Writer, interrupted bool) {
 	for _, kind := range slices.Sorted(maps.Keys(c.keys)) {
 		row("keys left of "+kind, c.keys[kind])
 	}
+	row("data of etcd, at most", fmt.Sprintf("%d of %d MiB", c.cluster.largest>>20, quotaBytes>>20))
 	row("violations", len(r.violations))
 	for _, v := range r.violations[:min(len(r.violations), 20)] {
 		fmt.Fprintf(w, "  %s\n", v)
