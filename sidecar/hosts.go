@@ -7,6 +7,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/audit"
@@ -31,7 +33,7 @@ func (a *apiServer) fleet(ctx context.Context, s *session) (*inspect.Fleet, erro
 		return nil, err
 	}
 	for _, err := range f.Bad {
-		a.log.Warn("an instance or the mode of a worker can't be read", server.LogArgs(ctx, keyError, err)...)
+		a.faults.Log(a.log, hclog.Warn, "hosts", "an instance or the mode of a worker can't be read", server.LogArgs(ctx, keyError, err)...)
 	}
 	return f, nil
 }

@@ -165,7 +165,9 @@ func (a *apiServer) close(web *server.Server) error {
 	if s := a.session.Load(); s != nil {
 		s.hub.Close()
 	}
-	return web.Close()
+	err := web.Close()
+	a.faults.Flush()
+	return err
 }
 
 var errStopping = problem.New(problem.Stopping, "the sidecar is stopping")

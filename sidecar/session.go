@@ -19,6 +19,7 @@ import (
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
@@ -42,7 +43,7 @@ type apiServer struct {
 	reads *server.Turns
 	// attempts are those to guess tokens, of requests and on the pages.
 	attempts access.Attempts
-	loud     atomic.Int64 // unix second of the last warning about a failed request
+	faults   lograte.Limit // of the log of failed requests
 
 	// ifUnread is [server.IfUnread].
 	ifUnread func(ctx context.Context, f func())
@@ -202,19 +203,15 @@ func (a *apiServer) ready() (*session, error) {
 	return nil, a.missing.Load()
 }
 
-// fail returns an error as a problem, and logs faults: that etcd does not answer at most once
-// a second.
+// fail returns an error as a problem, and logs faults, and that etcd does not answer, at a bounded rate.
 func (a *apiServer) fail(ctx context.Context, op string, err error) *api.Problem {
 	p := api.ProblemOf(err)
 	p.RequestID = server.RequestIDOf(ctx)
 	switch {
 	case p.Status == http.StatusInternalServerError:
-		a.log.Error("a request failed", server.LogArgs(ctx, keyOp, op, keyCode, p.Code, keyError, err)...)
+		a.faults.Log(a.log, hclog.Error, p.Code, "a request failed", server.LogArgs(ctx, keyOp, op, keyCode, p.Code, keyError, err)...)
 	case p.Status > http.StatusInternalServerError && p.Code != string(problem.Stopping):
-		now := time.Now().Unix()
-		if last := a.loud.Load(); now != last && a.loud.CompareAndSwap(last, now) {
-			a.log.Warn("a request failed", server.LogArgs(ctx, keyOp, op, keyCode, p.Code, keyError, err)...)
-		}
+		a.faults.Log(a.log, hclog.Warn, p.Code, "a request failed", server.LogArgs(ctx, keyOp, op, keyCode, p.Code, keyError, err)...)
 	}
 	return p
 }

@@ -20,6 +20,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
@@ -163,8 +164,10 @@ type Log struct {
 	Keys    store.Keys
 	// Retention is how long an action is kept; 0 is [DefaultRetention].
 	Retention time.Duration
-	// Logger logs each action too; nil logs nothing.
+	// Logger logs each action too; nil logs nothing. Failed bounds how often it logs those that fail;
+	// nil is no bound.
 	Logger hclog.Logger
+	Failed *lograte.Limit
 }
 
 // List returns up to limit actions, the newest first, that are older than the one with the
@@ -336,11 +339,11 @@ func (l Log) Do(ctx context.Context, by Caller, verb, object, detail string, do 
 	if err != nil {
 		a.After, a.Outcome, a.Result = "", Failed, err.Error()
 	}
-	log := l.Logger
-	if log == nil {
-		log = hclog.NewNullLogger()
+	logger := l.Logger
+	if logger == nil {
+		logger = hclog.NewNullLogger()
 	}
-	log = log.With("action", verb, "object", problem.Clip(object), "who", a.Who, "from", by.From)
+	log := logger.With("action", verb, "object", problem.Clip(object), "who", a.Who, "from", by.From)
 	if by.RequestID != "" {
 		log = log.With("request_id", by.RequestID)
 	}
@@ -354,7 +357,9 @@ func (l Log) Do(ctx context.Context, by Caller, verb, object, detail string, do 
 		log.Warn("the outcome of an action could not be recorded", "error", kept)
 	}
 	if err != nil {
-		log.Warn("an action failed", "detail", detail, "error", err)
+		if l.Failed == nil || l.Failed.Allow(logger, hclog.Warn, "failed actions") {
+			log.Warn("an action failed", "detail", detail, "error", err)
+		}
 	} else {
 		log.Info("an action was carried out", "detail", detail, "before", a.Before, "after", a.After)
 	}

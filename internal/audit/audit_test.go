@@ -3,15 +3,18 @@ package audit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/access/accesstest"
+	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
@@ -167,6 +170,30 @@ func TestAnActionIsRecordedBeforeAndAfterItIsDone(t *testing.T) {
 				t.Errorf("recorded are (-want +got):\n%s", d)
 			}
 		})
+	}
+}
+
+func TestFailedActionsAreLoggedAtABoundedRate(t *testing.T) {
+	const many = 50
+	b := storetest.NewBackend(storetest.New(storetest.Options{}))
+	defer b.Close()
+	var out strings.Builder
+	log := hclog.New(&hclog.LoggerOptions{Output: &out, Level: hclog.Info})
+	l := Log{Backend: b, Keys: actionKeys, Logger: log, Failed: new(lograte.Limit)}
+	ann := Caller{Identity: access.Identity{Kind: access.User, Name: "ann"}, From: "desk"}
+	for n := range many {
+		for _, fails := range []error{errors.New("no"), nil} {
+			err := l.Do(t.Context(), ann, SetPool, fmt.Sprintf("db%d", n), "limit 5", func(context.Context) (Effect, error) { return Effect{}, fails })
+			if !errors.Is(err, fails) {
+				t.Fatal(err)
+			}
+		}
+	}
+	l.Failed.Flush()
+	for text, want := range map[string]int{"an action failed": lograte.Most, "an action was carried out": many, fmt.Sprintf("suppressed=%d", many-lograte.Most): 1} {
+		if n := strings.Count(out.String(), text); n != want {
+			t.Errorf("%q is in the log %d times, want %d", text, n, want)
+		}
 	}
 }
 

@@ -35,13 +35,14 @@ type kind struct {
 // Log logs a line of a kind, or counts it as suppressed. There is a fixed number of kinds: none comes
 // from a caller.
 func (l *Limit) Log(log hclog.Logger, level hclog.Level, name, message string, args ...any) {
-	if level >= log.GetLevel() && l.take(log, level, name) {
+	if level >= log.GetLevel() && l.Allow(log, level, name) {
 		log.Log(level, message, args...)
 	}
 }
 
-// take reports whether a line is to be logged.
-func (l *Limit) take(log hclog.Logger, level hclog.Level, name string) bool {
+// Allow reports whether a line of a kind is within the limit, and otherwise counts it as suppressed:
+// how many those are is logged to log.
+func (l *Limit) Allow(log hclog.Logger, level hclog.Level, name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.kinds == nil {

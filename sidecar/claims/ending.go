@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
@@ -106,7 +108,7 @@ func (hs *Holders) Unread(h *Holder, named bool) {
 }
 
 func (hs *Holders) releaseUnread(h *Holder) {
-	hs.log.Info("a claim is released, since its client was gone before it was answered", keyClaim, h.claim.ID)
+	hs.gone.Log(hs.log, hclog.Info, "unread", "a claim is released, since its client was gone before it was answered", keyClaim, h.claim.ID)
 	hs.releaseAsync(h)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
@@ -55,6 +56,7 @@ type Change struct {
 type Holders struct {
 	clock   lease.Clock
 	log     hclog.Logger
+	gone    lograte.Limit // of the log of claims that their clients have left
 	notify  func(Change)
 	files   Files
 	procs   *proc.Watcher

@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
@@ -74,7 +76,7 @@ func (hs *Holders) check() {
 func (hs *Holders) expire(h *Holder) {
 	if h.why == nil {
 		ttl := h.ttl()
-		hs.log.Info("a claim was not renewed within its ttl", keyClaim, h.claim.ID, keyDuration, ttl)
+		hs.gone.Log(hs.log, hclog.Info, "ttl", "a claim was not renewed within its ttl", keyClaim, h.claim.ID, keyDuration, ttl)
 		hs.invalidate(h, problem.New(problem.ClaimLost, "claim %q is lost: it was not renewed within its ttl of %s", h.claim.ID, ttl))
 	}
 	if h.proc == nil && h.unseen == nil { // a process has to end first

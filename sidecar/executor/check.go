@@ -10,6 +10,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
@@ -79,7 +81,7 @@ func (x *Executors) check() {
 		if e.expires == 0 || now < e.expires || e.why != nil || x.closed {
 			continue
 		}
-		x.log.Info("an executor did not report within its ttl", keyRun, e.id, keyFence, e.fence, keyDuration, e.ttl)
+		x.silent.Log(x.log, hclog.Info, "ttl", "an executor did not report within its ttl", keyRun, e.id, keyFence, e.fence, keyDuration, e.ttl)
 		e.why = lostAttempt(e.id, e.fence, "its executor did not report within its ttl of "+text.Duration(e.ttl))
 		x.counts(e.id).lost(lossTTL)
 		x.tasks.Go(func() { x.giveUp(e) })

@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/trace"
@@ -56,6 +57,7 @@ type Executors struct {
 	clock   lease.Clock
 	tracer  *trace.Tracer
 	log     hclog.Logger
+	silent  lograte.Limit // of the log of executors that did not report
 	metrics *Metrics
 	runs    run.Store
 	steps   step.Store

@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar/server"
@@ -49,11 +50,15 @@ type Session struct {
 	Client *instance.Client
 	Runs   run.Store
 	Steps  step.Store
+
+	failed lograte.Limit // of the log of failed actions
 }
 
 // reader reads what a session shows. It logs actions to log, which may be nil.
 func (s *Session) reader(log hclog.Logger) *inspect.Reader {
-	return inspect.NewReader(s.Client, s.Runs, s.Steps, log)
+	r := inspect.NewReader(s.Client, s.Runs, s.Steps, log)
+	r.Audit.Failed = &s.failed
+	return r
 }
 
 // Pages serves the pages.

@@ -14,6 +14,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/instance"
@@ -305,7 +307,7 @@ func (w *Worker) refuseOne(p *step.Published) {
 		err := w.steps.GiveUp(w.quit, &final, w.by, why)
 		switch {
 		case err == nil:
-			w.log.Warn("a step instance was refused: its submitter is not in commands_from", "run", p.Run, "step", p.ID().Text(), "submitted_by", p.SubmittedBy)
+			w.refusals.Log(w.log, hclog.Warn, "refused", "a step instance was refused: its submitter is not in commands_from", "run", p.Run, "step", p.ID().Text(), "submitted_by", p.SubmittedBy)
 			w.metrics.ended("refused")
 			return
 		case notTaken(err):

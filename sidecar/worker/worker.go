@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/trace"
@@ -64,14 +65,16 @@ type Config struct {
 
 // Worker takes published step instances and runs them.
 type Worker struct {
-	cfg     Config
-	log     hclog.Logger
-	clock   lease.Clock
-	steps   step.Store
-	keys    store.Keys
-	by      run.Executor
-	folders folders
-	metrics *metrics
+	cfg Config
+	log hclog.Logger
+	// refusals bounds the log of steps that are refused.
+	refusals lograte.Limit
+	clock    lease.Clock
+	steps    step.Store
+	keys     store.Keys
+	by       run.Executor
+	folders  folders
+	metrics  *metrics
 
 	queues    []*queue
 	feeds     []*store.Feed
