@@ -82,7 +82,7 @@ func (s *servers) on(name, text string) string {
 func (s *servers) start(name, text string) {
 	s.t.Helper()
 	cmd := s.command("bash", "-c", "exec "+text)
-	cmd.Env = append(slices.Clone(s.env), "BERTH_LISTEN="+s.network+"1:0", "BERTH_HOST=host-"+name)
+	cmd.Env = append(slices.Clone(s.env), "BERTH_LISTEN="+s.network+"1:0", "BERTH_HOST=", "BERTH_SOCKET="+filepath.Join(s.dir, name+".sock"))
 	if dir := s.builds[name]; dir != "" {
 		cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"))
 	}
@@ -303,16 +303,22 @@ func TestThreeServersDoWhatThePageSays(t *testing.T) {
 	j.open()
 	j.runs(20)
 
-	// A server loses its data, and is replaced.
+	// A server loses its data while a job of its host has a slot, and is replaced.
+	s.sh("berth pools set kept 1 --lease-duration 1h")
+	s.sh("berth exec --sidecar unix://$PWD/c.sock --pool kept -- sleep 1000 > kept.log 2>&1 & echo $! > kept; until berth claims list | grep ' kept='; do sleep 0.1; done")
 	s.kill("c")
+	s.sh("kill -9 $(cat kept)")
 	if err := os.RemoveAll(filepath.Join(s.dir, "c")); err != nil {
 		t.Fatal(err)
 	}
 	s.sh("! berth cluster status")
 	j.runs(20)
-	s.sh("berth cluster member replace c")
+	s.sh("berth cluster member replace c > replaced; grep 'host c still holds 1 claim' replaced; grep 'berth cluster member replace c --free' replaced")
 	s.start("c", s.text("berth server --name a --data-dir", "c"))
 	s.healthy(3)
+	s.sh("until (berth ready --sidecar unix://$PWD/c.sock 2>&1 || true) | grep 'has leases'; do sleep 0.1; done")
+	s.sh(strings.TrimSpace(s.text("berth cluster member replace c --free", "c")) + " > freed; grep 'their fencing tokens may still be in use: [0-9]' freed")
+	s.sh("until berth ready --sidecar unix://$PWD/c.sock; do sleep 0.1; done; ! berth claims list | grep ' kept='")
 	j.runs(20)
 
 	// All are upgraded, one after the other.

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -54,6 +55,27 @@ func decodeListing(key string, data []byte) (listing, error) {
 		return listing{}, &store.CorruptError{Key: key, Reason: errors.New("it lacks a token, an instance or a duration")}
 	}
 	return l, nil
+}
+
+// ListedLease is a lease of an instance that a later process could resume.
+type ListedLease struct {
+	ID              store.LeaseID
+	Instance, Token string
+}
+
+// Listed returns the leases of the instances of a host that can be resumed, without entries that can't be read.
+func Listed(ctx context.Context, b store.Backend, keys store.Keys, host string) ([]ListedLease, error) {
+	all, err := store.ReadAll(ctx, b, keys.Leases(host))
+	if err != nil {
+		return nil, fmt.Errorf("list the leases of host %q: %w", host, err)
+	}
+	var listed []ListedLease
+	for _, kv := range all.KVs {
+		if l, err := readListing(keys, host, kv); err == nil {
+			listed = append(listed, ListedLease{store.LeaseID(kv.Lease), l.Instance, l.Token})
+		}
+	}
+	return listed, nil
 }
 
 const (

@@ -63,6 +63,14 @@ func (k *Keeper) RevokeAll(ctx context.Context, keep ...store.LeaseID) error {
 	return errors.Join(errs...)
 }
 
+// End ends a lease, and with it all keys on it. A lease that has ended is no error.
+func End(ctx context.Context, b store.Backend, id store.LeaseID) error {
+	if err := revoke(ctx, b, id); err != nil && !errors.Is(err, store.ErrLeaseNotFound) {
+		return fmt.Errorf("lease %s: %w", name(id), err)
+	}
+	return nil
+}
+
 // revoke ends a lease however many tries that takes, each of which may go through
 // another endpoint, until ctx ends. Its error is that of the last try.
 func revoke(ctx context.Context, b store.Backend, id store.LeaseID) (err error) {

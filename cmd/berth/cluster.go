@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -11,11 +13,14 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/certs"
 	"github.com/berthhq/berth/internal/cluster"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/pool"
 )
 
 func clusterCommand() *cli.Command {
@@ -40,9 +45,19 @@ The exit code is 0 if all members are healthy and report no alarm, otherwise 1.`
 				Name: "member", Usage: "replace or remove a member",
 				Subcommands: []*cli.Command{
 					{
-						Name: "replace", Usage: "replace a member with a new server", ArgsUsage: "NAME [URL]", Flags: []cli.Flag{force},
+						Name: "replace", Usage: "replace a member with a new server", ArgsUsage: "NAME [URL]",
+						Flags: []cli.Flag{
+							force,
+							&cli.BoolFlag{Name: "free", Usage: "free what the host of the member still holds, if it has not been seen for 10 s, even if its holders still run"},
+							&cli.StringFlag{Name: "of", Usage: "`HOST` of the member, as in 'berth hosts list'", DefaultText: "NAME"},
+						},
 						Description: `Removes the member, and adds a new member at URL, such as https://10.0.0.4:7423, or at the same
-address if URL is not given. Then start 'berth server' there with an empty data directory.`,
+address if URL is not given. Then start 'berth server' there with an empty data directory.
+
+It also lists what the host of the member still holds. That is free when the leases end, and until
+then the sidecar of a server that has the name of the host and not its state directory is not
+ready. With --free it is freed now. Its holders may still run then: let what they change refuse
+their fencing tokens. If the member answers or was replaced before, --free only frees.`,
 						Action: onCluster(memberReplace, member, argument{name: "the address of the new member", optional: true, check: checkPeer}),
 					},
 					{
@@ -164,18 +179,97 @@ func bytesText(n int64) string {
 	return humanize.IBytes(uint64(n))
 }
 
+// replaced is what 'berth cluster member replace' has done.
+type replaced struct {
+	*cluster.MemberStatus
+	// Left is what the host of the member held, and Freed whether it was freed.
+	Left  *inspect.HostLeft `json:"left,omitempty"`
+	Freed bool              `json:"freed"`
+}
+
 func memberReplace(r *request, c *cluster.Client) error {
-	at := ""
+	at, name, free := "", r.args[0], r.Bool("free")
 	if len(r.args) > 1 {
 		at = r.args[1]
 	}
-	m, err := c.Replace(r.ctx(), r.args[0], at, r.Bool("force"))
-	if err != nil {
+	host := cmp.Or(r.String("of"), name)
+	if err := pool.ValidateName(host); err != nil {
+		return problem.Field("of", "%s is not the name of a host", problem.Quote(host))
+	}
+	done := replaced{Freed: free}
+	var err error
+	if !free || r.Bool("force") || mustReplace(r, c, name) {
+		if done.MemberStatus, err = c.Replace(r.ctx(), name, at, r.Bool("force")); err != nil {
+			return err
+		}
+	}
+	err = r.connect(func() error {
+		if free {
+			done.Left, err = r.FreeHost(r.ctx(), host)
+		} else {
+			done.Left, err = r.Left(r.ctx(), host)
+		}
+		return err
+	})
+	if done.MemberStatus == nil && err != nil {
 		return err
 	}
-	return r.print(m, func(out *page) {
-		out.line("removed member %s, and added a learner at %s: now start the server there with an empty data directory", r.args[0], m.PeerURLs[0])
-	})
+	return errors.Join(r.print(done, func(out *page) { replacedText(out, name, host, done) }), err)
+}
+
+// mustReplace reports whether a member is to be replaced by a command that also frees what its host held: not
+// if it answers, or was replaced before.
+func mustReplace(r *request, c *cluster.Client, name string) bool {
+	s, err := c.Status(r.ctx())
+	if err != nil {
+		return true // the replacement says what is wrong
+	}
+	m, err := s.Find(name)
+	if err != nil {
+		return !slices.ContainsFunc(s.Members, func(m cluster.MemberStatus) bool { return m.Status == cluster.New })
+	}
+	return m.Status == cluster.Unreachable
+}
+
+func replacedText(out *page, name, host string, done replaced) {
+	if done.MemberStatus != nil {
+		out.line("removed member %s, and added a learner at %s: now start the server there with an empty data directory", name, done.PeerURLs[0])
+	}
+	left := done.Left
+	if left == nil {
+		return
+	}
+	if left.Leases == 0 {
+		out.line("host %s holds nothing", host)
+		return
+	}
+	var rows [][]string
+	for _, c := range left.Claims {
+		rows = append(rows, []string{c.Claim, c.Instance, run.PoolList(c.Pools), fmt.Sprint(c.Fence)})
+	}
+	claims := func() {
+		if len(rows) > 0 {
+			out.table("", []string{"CLAIM", "INSTANCE", "POOLS", "FENCE"}, rows)
+		}
+	}
+	if !done.Freed {
+		out.line("host %s still holds %s", host, left.Summary())
+		claims()
+		command := "berth cluster member replace " + name + " --free"
+		if host != name {
+			command += " --of " + host
+		}
+		if len(left.Running) > 0 {
+			out.line("processes of the host were seen within 10 s: %s", strings.Join(left.Running, ", "))
+		}
+		out.line("it is free when the leases end, or now with '%s', even if its holders still run", command)
+		return
+	}
+	out.line("freed what host %s held: %s", host, left.Summary())
+	claims()
+	if len(left.Claims) > 0 {
+		out.line("the holders of these claims may still run: their fencing tokens may still be in use: %s", left.Tokens())
+	}
 }
 
 func memberRemove(r *request, c *cluster.Client) error {

@@ -438,8 +438,14 @@ func TestAServerThatLostItsStateLeavesTheMemberAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Claim(t.Context(), api.ClaimRequest{ID: "x", Pools: api.Slots{"db": 1}}); err != nil {
+	x, err := c.Claim(t.Context(), api.ClaimRequest{ID: "x", Pools: api.Slots{"db": 1}})
+	if err != nil {
 		t.Fatal(err)
+	}
+	fence := fmt.Sprint(x.Fence)
+	mayNot := rig{t, []string{"BERTH_ENDPOINTS=" + a.at.Etcd}}.command("cluster", "member", "replace", "a", "--free")
+	if out, err := mayNot.CombinedOutput(); err == nil || !strings.Contains(string(out), `nothing of host "a" can be freed: what it holds belongs to processes that were seen within 10s (coordinator, sidecar)`) {
+		t.Errorf("the claims of a host that was seen: %v, %s", err, out)
 	}
 	a.end(syscall.SIGKILL)
 	if err := os.RemoveAll(filepath.Join(a.data, "state")); err != nil {
@@ -451,5 +457,18 @@ func TestAServerThatLostItsStateLeavesTheMemberAlive(t *testing.T) {
 		t.Errorf("it is not ready because of %q", why)
 	}
 	a.berth("cluster", "status")
+	freed := a.berth("cluster", "member", "replace", "a", "--free")
+	for _, want := range []string{"freed what host a held: 1 claim, ", "\nx ", "their fencing tokens may still be in use: " + fence + "\n"} {
+		if !strings.Contains(freed, want) {
+			t.Errorf("it does not say %q: %s", want, freed)
+		}
+	}
+	a.ready()
+	if out := a.berth("claims", "list"); strings.Contains(out, "\nx ") {
+		t.Errorf("its claim is still held: %s", out)
+	}
+	if out := a.berth("actions", "list"); !strings.Contains(out, " free-host ") {
+		t.Errorf("it is not recorded: %s", out)
+	}
 	a.end(syscall.SIGTERM)
 }

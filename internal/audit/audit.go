@@ -39,9 +39,9 @@ type Action struct {
 	At      time.Time `json:"at"`
 	EndedAt time.Time `json:"ended_at,omitzero"`
 	// Action is the verb, such as [SetPool]; Object is what it is about: a pool, a claim, a
-	// run, a step instance or a worker. Detail has its arguments.
+	// run, a step instance, a worker or a host. Detail has its arguments.
 	Action string `json:"action" doc:"The verb, such as set-pool or cancel-run."`
-	Object string `json:"object" doc:"The name of the pool, claim, run, step instance or worker."`
+	Object string `json:"object" doc:"The name of the pool, claim, run, step instance, worker or host."`
 	Detail string `json:"detail,omitempty" doc:"What was asked for, and why."`
 	// Before and After are the state of the object, as far as it is known.
 	Before string `json:"before,omitempty" doc:"The state before, as far as it is known."`
@@ -66,6 +66,7 @@ const (
 	StopWorker   = "stop-worker"
 	ResumeWorker = "resume-worker"
 	DeleteSource = "delete-source"
+	FreeHost     = "free-host"
 )
 
 // Outcome is how an action ended.
