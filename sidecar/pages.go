@@ -103,7 +103,7 @@ func (a *apiServer) refuse(w http.ResponseWriter, r *http.Request, err error) (s
 		why.Link, why.LinkText = "/signin", "Sign in"
 	case crossSite && read && a.pages.Owns(r):
 		why.Todo = "You followed a link of another site, or of another port. To open berth, go on from here."
-		why.Link, why.LinkText = r.URL.RequestURI(), "Open the page"
+		why.Link, why.LinkText = ui.OwnPath(r.URL.RequestURI()), "Open the page"
 	case p.Status == http.StatusForbidden:
 		why.Plain = !crossSite
 	case p.Code == string(problem.NotFound):

@@ -130,7 +130,7 @@ const backKey = "back"
 // backTo returns the page to show after an action: that of the form, or else the usual one.
 func backTo(form url.Values, usual string) string {
 	if to := form.Get(backKey); to != "" {
-		return ownPath(to)
+		return OwnPath(to)
 	}
 	return usual
 }
@@ -191,7 +191,7 @@ func (p *Pages) act(ctx context.Context, s *Session, r *http.Request) (to string
 	switch {
 	case problem.CodeOf(err) == problem.Precondition:
 		if back := r.PostForm.Get(backKey); back != "" {
-			t.query.Set(backKey, ownPath(back))
+			t.query.Set(backKey, OwnPath(back))
 		}
 		return p.withMessage(addressOf(actionPath(name), t.query), "Nothing was done: "+err.Error()), nil
 	case err != nil:

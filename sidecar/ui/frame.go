@@ -86,7 +86,7 @@ func (p *Pages) frameOf(r *http.Request, name string, live bool) *frame {
 	f := &frame{
 		Who: id.String(), Open: p.cfg.Open, by: inspect.Operator{PoolOperator: audit.PoolOperator{By: audit.Caller{Identity: id}}}, Now: time.Now(), Live: live,
 		Sheets: assets().sheets(name), Script: assets().url("berth.js"), Icon: assets().url("icon.svg"),
-		path: r.URL.Path, query: r.URL.Query(),
+		path: pathOf(r.URL), query: r.URL.Query(),
 	}
 	f.Message = p.messageIn(f.query)
 	delete(f.query, messageKey)
@@ -111,6 +111,10 @@ func (p *Pages) frameOf(r *http.Request, name string, live bool) *frame {
 	}
 	return f
 }
+
+// pathOf returns the path of a request as it is in a link. One that begins with two slashes would be
+// the address of another host there.
+func pathOf(u *url.URL) string { return "/" + strings.TrimLeft(u.EscapedPath(), "/") }
 
 // addressOf is a path with a query.
 func addressOf(path string, query url.Values) string {

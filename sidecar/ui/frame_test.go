@@ -182,8 +182,17 @@ func TestWhatFollowsSigningInLeadsNowhereElse(t *testing.T) {
 		"/pools\r\nSet-Cookie: a=b": home,
 		"/\t/evil.example":          home,
 		"///evil.example":           home,
+		"/%2Fevil.example":          home,
+		"/%5cevil.example":          home,
+		"/%09/evil.example":         home,
+		"/\n/evil.example":          home,
+		"//ann@evil.example/":       home,
+		"http:evil.example":         home,
+		" //evil.example":           home,
+		"JavaScript:alert(1)":       home,
+		"data:text/html,x":          home,
 	} {
-		if got := ownPath(to); got != want {
+		if got := OwnPath(to); got != want {
 			t.Errorf("%q leads to %q, want %q", to, got, want)
 		}
 	}

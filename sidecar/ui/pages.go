@@ -388,7 +388,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, f form) {
 	if err != nil {
 		why := p.problemOf(r, err)
 		if back := r.PostForm.Get(backKey); back != "" {
-			why.Link, why.LinkText = ownPath(back), "Back"
+			why.Link, why.LinkText = OwnPath(back), "Back"
 		}
 		body, status := p.renderProblem(p.frameOf(r, "error", false), why)
 		p.write(w, status, body)

@@ -90,7 +90,7 @@ type listAddress struct {
 
 // listAddressOf returns the address of a request, with these values of its query.
 func listAddressOf(r *http.Request, names ...string) listAddress {
-	query, a := r.URL.Query(), listAddress{r.URL.Path, url.Values{}}
+	query, a := r.URL.Query(), listAddress{pathOf(r.URL), url.Values{}}
 	for _, name := range names {
 		if values := query[name]; len(values) > 0 {
 			a.query[name] = values

@@ -97,7 +97,7 @@ func signInLink(r *http.Request) string {
 		q := r.URL.Query()
 		q.Del(messageKey)
 		q.Del(sealKey)
-		to = addressOf(r.URL.Path, q)
+		to = addressOf(pathOf(r.URL), q)
 	}
 	return signinPath + "?" + url.Values{toKey: {to}}.Encode()
 }
@@ -117,7 +117,7 @@ type signinData struct {
 
 // askToSignIn answers GET /signin.
 func (p *Pages) askToSignIn(w http.ResponseWriter, r *http.Request) {
-	p.showSignIn(w, r, signinData{To: ownPath(r.URL.Query().Get(toKey))}, http.StatusOK)
+	p.showSignIn(w, r, signinData{To: OwnPath(r.URL.Query().Get(toKey))}, http.StatusOK)
 }
 
 func (p *Pages) showSignIn(w http.ResponseWriter, r *http.Request, d signinData, status int) {
@@ -140,7 +140,7 @@ func (p *Pages) signIn(w http.ResponseWriter, r *http.Request) {
 		p.refuse(w, r, crossSite())
 		return
 	}
-	d := signinData{To: ownPath(r.PostFormValue(toKey))}
+	d := signinData{To: OwnPath(r.PostFormValue(toKey))}
 	secret := strings.TrimSpace(r.PostFormValue("token"))
 	if p.cfg.Tokens == nil {
 		if secret == "" {
@@ -192,16 +192,24 @@ func (p *Pages) setCookie(w http.ResponseWriter, value string, life time.Duratio
 	})
 }
 
-// ownPath returns an address of this server, or that of the home page: a redirect leads nowhere
-// else.
-func ownPath(to string) string {
+// OwnPath returns an address of this server, or that of the home page: a redirect leads nowhere
+// else. To browsers, // and /\ begin the name of a host, and tabs and line breaks in between count for
+// nothing.
+func OwnPath(to string) string {
 	u, err := url.Parse(to)
-	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(u.Path, "/") ||
-		strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\x00\r\n\t") {
+	if err != nil || u.IsAbs() || u.Host != "" {
 		return home
+	}
+	for _, path := range []string{to, u.Path} { // as it is written, and as some programs decode it
+		if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsFunc(path, unsafeInLinks) {
+			return home
+		}
 	}
 	return addressOf(u.EscapedPath(), u.Query())
 }
+
+// unsafeInLinks reports whether browsers read a character in a link as another one, or skip it.
+func unsafeInLinks(r rune) bool { return r == '\\' || r < ' ' || r == '\x7f' }
 
 // ours reports whether a page of this server sent a request, as browsers state with every POST.
 func (p *Pages) ours(r *http.Request) bool {

@@ -91,7 +91,7 @@ func (p *Pages) Refuse(w http.ResponseWriter, r *http.Request, why Refusal) {
 		p.refuse(w, r, why)
 		return
 	}
-	f := &frame{Now: time.Now(), Sheets: assets().sheets("error"), Script: assets().url("berth.js"), Icon: assets().url("icon.svg"), Plain: why.Plain, path: r.URL.Path}
+	f := &frame{Now: time.Now(), Sheets: assets().sheets("error"), Script: assets().url("berth.js"), Icon: assets().url("icon.svg"), Plain: why.Plain, path: pathOf(r.URL)}
 	body, status := p.renderProblem(f, why)
 	p.write(w, status, body)
 }

@@ -232,9 +232,9 @@
     if (link) history.pushState(null, "", to.href);
     for (const e of logs()) e.scrollTop = e.scrollHeight;
     shown = to.pathname + to.search;
-    for (const a of document.querySelectorAll("footer a")) a.href = shown;
+    for (const a of document.querySelectorAll("footer a")) a.href = to.href;
     if (document.body.dataset.live) {
-      url = shown;
+      url = to.href;
       listen();
     }
   }
