@@ -25,7 +25,8 @@ func TestWithoutAnythingGivenTheDefaultsCount(t *testing.T) {
 		Endpoints: []string{"127.0.0.1:2379"}, Prefix: "/berth/",
 		Host: "machine", StateDir: "/state/berth/machine", Listen: "127.0.0.1:7420", SocketMode: 0o660,
 		ClaimTimeout: 10 * time.Minute, ClaimPollInterval: time.Second, ClaimPollJitter: 500 * time.Millisecond,
-		TickInterval: 250 * time.Millisecond, StartTimeout: 3 * time.Minute, RunRetention: 24 * time.Hour, CompactInterval: 5 * time.Minute,
+		TickInterval: 250 * time.Millisecond, StartTimeout: 3 * time.Minute, RunRetention: 24 * time.Hour, MaxRunEvents: 500,
+		MaxUnfinishedRuns: 10_000, MaxStoredRunData: 256 << 20, MaxNotBefore: 8784 * time.Hour, CompactInterval: 5 * time.Minute,
 		CommandsFrom: []string{"*"}, DataDir: ".berth", EtcdListen: "127.0.0.1:2379",
 	}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(Settings{}), cmpopts.IgnoreTypes(&finder{})); d != "" {

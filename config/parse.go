@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/access"
+	units "github.com/berthhq/berth/internal/text"
 )
 
 // Each of these reads the text of one kind of value, and reports whether it is
@@ -99,6 +100,26 @@ func parseMode(text string) (Mode, bool) {
 		}
 	}
 	return 0, false
+}
+
+// Size is a number of bytes.
+type Size int64
+
+// String returns the size as it is written in a settings file, such as 256MiB.
+func (s Size) String() string { return units.Size(int64(s)) }
+
+func sizeFrom(least, most Size) func(string) (Size, bool) {
+	return func(s string) (Size, bool) {
+		n, ok := units.ParseSize(s)
+		return Size(n), ok && Size(n) >= least && Size(n) <= most
+	}
+}
+
+func numberFrom(least, most int) func(string) (int, bool) {
+	return func(text string) (int, bool) {
+		n, err := strconv.Atoi(text)
+		return n, err == nil && n >= least && n <= most
+	}
 }
 
 // groupName matches what groupadd accepts, and numbers.

@@ -59,6 +59,11 @@ type Settings struct {
 	// checked without an event; 0 is never, and no jitter.
 	ClaimPollInterval, ClaimPollJitter time.Duration
 
+	// MaxUnfinishedRuns, MaxStoredRunData and MaxNotBefore bound what one identity can submit.
+	MaxUnfinishedRuns int
+	MaxStoredRunData  Size
+	MaxNotBefore      time.Duration
+
 	// Coordinator has a sidecar run a coordinator.
 	Coordinator bool
 	// TickInterval is how often a coordinator plans at the least.
@@ -67,6 +72,8 @@ type Settings struct {
 	StartTimeout time.Duration
 	// RunRetention is how long runs that have ended, and events, are kept.
 	RunRetention time.Duration
+	// MaxRunEvents bounds the events of a run.
+	MaxRunEvents int
 	// CompactInterval is how much history of etcd a coordinator keeps; 0 is all.
 	CompactInterval time.Duration
 

@@ -176,6 +176,24 @@ var fields = []Field{
 		value: typed[[]string]{func(s *Settings) *[]string { return &s.Roles }, parseRules},
 	},
 	{
+		Name: "max_unfinished_runs", Group: Serve, Default: "10000",
+		Usage: "runs of one identity that have not ended, at most `NUMBER`",
+		Must:  "a number from 1 to 1000000",
+		value: typed[int]{func(s *Settings) *int { return &s.MaxUnfinishedRuns }, numberFrom(1, 1_000_000)},
+	},
+	{
+		Name: "max_stored_run_data", Group: Serve, Default: "256MiB",
+		Usage: "data of the runs of one identity in etcd, until they are deleted, at most `SIZE`",
+		Must:  "a size such as 256MiB, from 1MiB to 64GiB",
+		value: typed[Size]{func(s *Settings) *Size { return &s.MaxStoredRunData }, sizeFrom(1<<20, 64<<30)},
+	},
+	{
+		Name: "max_not_before", Group: Serve, Default: "8784h",
+		Usage: "not_before of a run or step is at most `TIME` ahead",
+		Must:  "a duration from 1h to 87840h",
+		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.MaxNotBefore }, durationFrom(time.Hour, 87840*time.Hour)},
+	},
+	{
 		Name: "tokens_file", Group: Serve,
 		Usage: "`FILE` with the tokens of HTTP clients: see 'berth token'",
 		Must:  anyPath,
@@ -223,6 +241,12 @@ var fields = []Field{
 		Usage: "keep ended runs, and events, for `TIME`",
 		Must:  "a duration from 1m to 8760h",
 		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.RunRetention }, durationFrom(time.Minute, year)},
+	},
+	{
+		Name: "max_run_events", Group: Lead, Default: "500",
+		Usage: "events of one run in etcd, at most `NUMBER`",
+		Must:  "a number from 100 to 100000",
+		value: typed[int]{func(s *Settings) *int { return &s.MaxRunEvents }, numberFrom(100, 100_000)},
 	},
 	{
 		Name: "compact_interval", Group: Lead, Default: "5m",

@@ -44,6 +44,8 @@ type Config struct {
 	StartTimeout time.Duration
 	// Retention is how long ended runs and their events are kept.
 	Retention time.Duration
+	// MaxRunEvents bounds the events of a run; [run.DefaultMaxEvents] if 0.
+	MaxRunEvents int
 	// CompactInterval is how much history etcd keeps. If it is negative, etcd is not
 	// compacted: for an etcd that other applications use as well.
 	CompactInterval time.Duration
@@ -76,7 +78,7 @@ type Coordinator struct {
 // New returns a candidate that does nothing until Run.
 func New(cfg Config) *Coordinator {
 	cfg.fill()
-	journal := run.NewJournal(cfg.Backend, cfg.Keys, cfg.Host+"/"+cfg.Instance, cfg.Retention)
+	journal := run.NewJournal(cfg.Backend, cfg.Keys, cfg.Host+"/"+cfg.Instance, cfg.Retention).Bound(cfg.MaxRunEvents)
 	c := &Coordinator{cfg: cfg, metrics: newMetrics(cfg.Registerer, journal, &poolCollector{backend: cfg.Backend, keys: cfg.Keys}), journal: journal}
 	c.Campaign = election.New(election.Config{
 		Presence: lease.PresenceConfig{
@@ -97,7 +99,7 @@ func New(cfg Config) *Coordinator {
 // rights returns those that a coordinator on a host needs of etcd.
 func rights(k store.Keys, host string) []store.Right {
 	return append(store.ReadRights(k.Prefix()), store.WriteRights(
-		k.Coordinators(), k.Instances(host), k.GuardsAll(), k.Pools(), k.RevocationsAll(), k.Runs(), k.StepsAll(),
+		k.Coordinators(), k.Instances(host), k.GuardsAll(), k.Pools(), k.RevocationsAll(), k.Runs(), k.UsageAll(), k.StepsAll(),
 		k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll())...)
 }
 

@@ -188,7 +188,7 @@ func (l *leader) record(r *run.Run, rec run.Record) item {
 	return item{
 		old: r, rec: rec,
 		cmps: []*pb.Compare{store.ModEquals(key, r.Revision)},
-		ops:  []*pb.RequestOp{store.Put(key, rec.Encode(), 0)},
+		ops:  append([]*pb.RequestOp{store.Put(key, rec.Encode(), 0)}, run.UsageOps(l.cfg.Keys, r.ID, &r.Record, &rec)...),
 	}
 }
 
@@ -209,7 +209,7 @@ func (l *leader) delete(r *run.Run) item {
 	it := item{
 		old: r, gone: true,
 		cmps: []*pb.Compare{store.ModEquals(key, r.Revision)},
-		ops:  []*pb.RequestOp{store.Delete(key)},
+		ops:  append([]*pb.RequestOp{store.Delete(key)}, run.UsageOps(keys, r.ID, &r.Record, nil)...),
 	}
 	if r.Steps > 0 {
 		it.done = func() { l.deleter.add(r.ID) }

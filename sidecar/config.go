@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"io/fs"
@@ -67,6 +68,13 @@ type Config struct {
 	// RunRetention is how long the events of runs are kept; [run.DefaultRetention]
 	// if 0.
 	RunRetention time.Duration
+	// MaxUnfinishedRuns, MaxStoredRunData (in bytes) and MaxNotBefore bound what one identity
+	// can submit: see [run.Quota]. MaxRunEvents bounds the events of a run. Each has a default
+	// if it is 0.
+	MaxUnfinishedRuns int
+	MaxStoredRunData  int64
+	MaxNotBefore      time.Duration
+	MaxRunEvents      int
 
 	// Tracer makes the spans of requests, claims and executors; nil makes none.
 	Tracer *trace.Tracer
@@ -101,6 +109,9 @@ func (c *Config) fill() {
 	if c.RunRetention == 0 {
 		c.RunRetention = run.DefaultRetention
 	}
+	c.MaxUnfinishedRuns = cmp.Or(c.MaxUnfinishedRuns, run.DefaultMaxUnfinished)
+	c.MaxStoredRunData = cmp.Or(c.MaxStoredRunData, run.DefaultMaxStored)
+	c.MaxNotBefore = cmp.Or(c.MaxNotBefore, run.DefaultMaxAhead)
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = DefaultDrainTimeout
 	}

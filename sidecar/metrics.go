@@ -15,7 +15,11 @@ type metrics struct {
 	waits     prometheus.Gauge
 	claims    *claims.Metrics
 	executors *executor.Metrics
+	refused   *prometheus.CounterVec // submissions, by setting
 }
+
+// tooMany counts a submission that exceeds what a setting allows one identity.
+func (m *metrics) tooMany(setting string) { m.refused.WithLabelValues(setting).Inc() }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	with := promauto.With(reg)
@@ -25,6 +29,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "berth_http_waits_in_flight",
 			Help: "Requests for a claim that are not answered yet.",
 		}),
+		refused: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_runs_too_many_total",
+			Help: "Submissions that were refused with too_many, by the setting that bounds one identity.",
+		}, []string{"setting"}),
 	}
 	return m
 }

@@ -77,16 +77,17 @@ type session struct {
 }
 
 // stores returns the stores of runs and of steps behind a client.
-func stores(client *instance.Client, retention time.Duration) (run.Store, step.Store) {
+func (a *apiServer) stores(client *instance.Client) (run.Store, step.Store) {
 	backend, keys := client.Store()
-	journal := run.NewJournal(backend, keys, client.Host()+"/"+client.Instance(), retention)
-	return run.Store{Backend: backend, Keys: keys, Journal: journal},
+	journal := run.NewJournal(backend, keys, client.Host()+"/"+client.Instance(), a.cfg.RunRetention).Bound(a.cfg.MaxRunEvents)
+	quota := &run.Quota{Unfinished: a.cfg.MaxUnfinishedRuns, Stored: a.cfg.MaxStoredRunData, Ahead: a.cfg.MaxNotBefore, Refused: a.metrics.tooMany}
+	return run.Store{Backend: backend, Keys: keys, Journal: journal, Quota: quota},
 		step.Store{Backend: backend, Keys: keys, Journal: journal, Group: &store.Group{}, Flights: step.NewFlights()}
 }
 
 // newSession returns the session of a client, with its executors.
 func (a *apiServer) newSession(client *instance.Client, hs *claims.Holders, procs *proc.Watcher, h *server.Hub) *session {
-	runs, steps := stores(client, a.cfg.RunRetention)
+	runs, steps := a.stores(client)
 	return &session{
 		client: client, reader: inspect.NewReader(client, runs, steps, a.log), runs: runs, steps: steps,
 		holders: hs, procs: procs, hasEnded: hs.HasEnded, hub: h,

@@ -302,7 +302,7 @@ func (r *request) connect(do func() error) error {
 	if err := backend.Probe(ctx, keys.Pools()); err != nil {
 		return etcdProblem(err)
 	}
-	runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention)}
+	runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention).Bound(s.MaxRunEvents)}
 	r.operator = &operator{
 		inspect.NewOperator(inspect.NewSnapshot(runs), audit.OnEtcd(backend, hostName(s))),
 		pool.Registry{Backend: backend, Keys: keys},

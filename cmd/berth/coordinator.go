@@ -79,7 +79,7 @@ func startCandidate(s config.Settings, log hclog.Logger, reg prometheus.Register
 func newCandidate(s config.Settings, log hclog.Logger, reg prometheus.Registerer, backend *store.Client) member {
 	return coordinator.New(coordinator.Config{
 		Backend: backend, Keys: store.NewKeys(s.Prefix), Host: hostName(s), Version: version(),
-		TickInterval: s.TickInterval, StartTimeout: s.StartTimeout, Retention: s.RunRetention,
+		TickInterval: s.TickInterval, StartTimeout: s.StartTimeout, Retention: s.RunRetention, MaxRunEvents: s.MaxRunEvents,
 		CompactInterval: none(s.CompactInterval),
 		Logger:          log, Registerer: reg,
 	})

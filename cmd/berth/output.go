@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -322,30 +321,6 @@ func are(n int) string {
 
 // sortedNames returns the keys of a map in order.
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-// sizeUnits are those of sizes, the largest first.
-var sizeUnits = []struct {
-	name  string
-	bytes int64
-}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
-
-// parseSize reads a number of bytes: 0, 500MiB, 1.5GiB. It is false for what is none.
-func parseSize(text string) (bytes int64, ok bool) {
-	unit := int64(1)
-	for _, u := range sizeUnits {
-		if number, found := strings.CutSuffix(text, u.name); found {
-			text, unit = number, u.bytes
-		}
-	}
-	if strings.Trim(text, "0123456789.") != "" { // neither signs, nor exponents, nor blanks
-		return 0, false
-	}
-	n, err := strconv.ParseFloat(text, 64)
-	if size := n * float64(unit); err == nil && size < math.MaxInt64 && size == math.Trunc(size) {
-		return int64(size), true
-	}
-	return 0, false
-}
 
 // usageError is the error of a command line that is not valid.
 type usageError struct {

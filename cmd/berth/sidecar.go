@@ -199,8 +199,9 @@ func sidecarConfig(s config.Settings, log hclog.Logger) (sidecar.Config, error) 
 	return sidecar.Config{
 		Options: o,
 		Listen:  s.Listen, Socket: s.Socket, SocketMode: fs.FileMode(s.SocketMode), SocketGroup: s.SocketGroup, TLS: conf, Tokens: tokens, Policy: policy, Names: serverNames(s),
-		RunRetention: s.RunRetention,
-		Logger:       log, Registerer: reg, Gatherer: reg,
+		RunRetention: s.RunRetention, MaxRunEvents: s.MaxRunEvents,
+		MaxUnfinishedRuns: s.MaxUnfinishedRuns, MaxStoredRunData: int64(s.MaxStoredRunData), MaxNotBefore: s.MaxNotBefore,
+		Logger: log, Registerer: reg, Gatherer: reg,
 	}, nil
 }
 

@@ -94,7 +94,7 @@ func sourceRun(q *request) error {
 				by, err := audit.OnEtcd(backend, hostName(sv.Settings)).Identify(ctx)
 				return by.Identity, err
 			},
-			Host: hostName(sv.Settings), Version: version(), Retention: sv.RunRetention,
+			Host: hostName(sv.Settings), Version: version(), Retention: sv.RunRetention, MaxRunEvents: sv.MaxRunEvents,
 			Logger: sv.log, Registerer: registererOf(sv.metrics),
 		})
 		return running

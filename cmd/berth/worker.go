@@ -108,8 +108,8 @@ func runWorker(r *request) error {
 		Client: client, Queues: flags.queues, Concurrency: flags.concurrency, CommandsFrom: sv.CommandsFrom,
 		Runner: &flags.commands, Dir: worker.Folder(sv.StateDir, flags.name),
 		OutputDir: worker.OutputFolder(sv.StateDir, flags.name), KeepOutput: flags.keep,
-		Retention: sv.RunRetention,
-		Tracer:    tracer, Logger: sv.log, Registerer: registererOf(sv.metrics),
+		Retention: sv.RunRetention, MaxRunEvents: sv.MaxRunEvents,
+		Tracer: tracer, Logger: sv.log, Registerer: registererOf(sv.metrics),
 	})
 	health, err := serveHealth(r.ctx(), sv.Settings, sv.log, sv.metrics, client.Err)
 	if err != nil {
@@ -207,7 +207,7 @@ func workerOf(c *cli.Context) (a workerFlags, err error) {
 			a.queues = append(a.queues, name)
 		}
 	}
-	keep, sized := parseSize(c.String("keep-output"))
+	keep, sized := text.ParseSize(c.String("keep-output"))
 	a.keep = keep
 	grace := c.Duration("stop-grace")
 	switch most := lease.StopGrace(time.Minute); {

@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -36,7 +37,7 @@ func (s Store) takeOver(ctx context.Context, r *Run, next step, cmps []*pb.Compa
 	}
 	fence, err := next.over.TakeOver(ctx, r, store.Extra{
 		If:     cmps,
-		Then:   append([]*pb.RequestOp{store.Put(s.Keys.Run(r.ID), next.rec.Encode(), 0), logged}, next.ops...),
+		Then:   slices.Concat([]*pb.RequestOp{store.Put(s.Keys.Run(r.ID), next.rec.Encode(), 0), logged}, UsageOps(s.Keys, r.ID, &r.Record, &next.rec), next.ops),
 		Leased: next.leased,
 	})
 	switch {
@@ -75,7 +76,7 @@ func (s Store) change(ctx context.Context, id, what string, decide func(*Run) (s
 		cmps := append([]*pb.Compare{store.ModEquals(s.Keys.Run(id), r.Revision)}, next.cmps...)
 		var rev int64
 		if next.over == nil {
-			rev, err = s.commit(ctx, id, cmps, next.rec, next.event, next.ops...)
+			rev, err = s.commit(ctx, id, cmps, &r.Record, next.rec, next.event, next.ops...)
 		} else {
 			rev, err = s.takeOver(ctx, r, next, cmps)
 		}
@@ -144,8 +145,12 @@ func (s Store) Retry(ctx context.Context, id, why string, revision int64) (*Run,
 		if err := r.Retriable(); err != nil {
 			return step{}, err
 		}
+		alone, err := s.allow(ctx, r.SubmittedBy, 0)
+		if err != nil {
+			return step{}, s.counted(err)
+		}
 		rec, event := r.Record.retry(why, time.Now())
-		next := step{rec: rec, event: event, ops: []*pb.RequestOp{store.Delete(s.Keys.Canceled(id))}}
+		next := step{rec: rec, event: event, cmps: alone, ops: []*pb.RequestOp{store.Delete(s.Keys.Canceled(id))}}
 		if r.Steps > 0 { // no instance is left to cancel
 			next.ops = append(next.ops, store.DeleteAll(s.Keys.CanceledSteps(id)))
 		}

@@ -26,10 +26,6 @@ const (
 	followMost  = 4096
 	followPause = time.Second
 	followTry   = 2 * time.Second
-	// perRun bounds the events of claims that one process writes for one run, and
-	// perRunRuns the runs that are counted.
-	perRun     = 500
-	perRunRuns = 10_000
 )
 
 // claimEvents maps events of claims to those of runs.
@@ -47,6 +43,9 @@ type logged struct {
 	run, id string
 	event   Event
 	holder  pool.Holder // what is known of it
+	// counted: it is among the events that the run can have, and need not be counted when it is
+	// tried again.
+	counted bool
 }
 
 // Followed says which events of claims [Journal.Follow] writes.
@@ -59,7 +58,7 @@ type Followed struct {
 	// instance of the run that it names: see [Executor.Owns].
 	Takes func(ctx context.Context, h pool.Holder) (bool, error)
 	// Dropped is called with the number of events that are dropped, because etcd was not
-	// available for too long or the run had 500 already.
+	// available for too long or the run has as many as it can have.
 	Dropped func(n int)
 }
 
@@ -69,17 +68,9 @@ type Followed struct {
 // still accepts releases. If the process is killed, the last events may be missing.
 func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, f Followed) error {
 	var pending []logged
-	counts := map[string]int{}
 	take := func(ev pool.Event) {
 		l, ok := loggedOf(ev, f.Host, time.Now())
 		if !ok || f.Of != nil && !f.Of(ev) {
-			return
-		}
-		if len(counts) > perRunRuns {
-			clear(counts)
-		}
-		if counts[l.run]++; counts[l.run] > perRun {
-			f.Dropped(1)
 			return
 		}
 		pending = append(pending, l)
@@ -104,7 +95,7 @@ func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, f Follow
 		}
 		for len(pending) > 0 {
 			n := min(len(pending), followBatch)
-			if err := j.write(ctx, pending[:n], f.Takes); err != nil {
+			if err := j.write(ctx, pending[:n], &f); err != nil {
 				break
 			}
 			pending = pending[n:]
@@ -125,26 +116,41 @@ func loggedOf(ev pool.Event, host string, now time.Time) (logged, bool) {
 	if !ok || ev.Run == "" || ValidateID(ev.Run) != nil {
 		return logged{}, false
 	}
-	return logged{ev.Run, ulid.Make().String(), Event{
-		Type: t, At: now, Reason: ev.Reason,
-		Metadata: meta("claim", ev.Claim, "step", ev.Step, "pools", strings.Join(ev.Pools, ",")),
-	}, pool.Holder{Host: host, Run: ev.Run, ClaimedBy: ev.ClaimedBy, Bind: ev.Bind}}, true
+	return logged{
+		run: ev.Run, id: ulid.Make().String(),
+		event: Event{
+			Type: t, At: now, Reason: ev.Reason,
+			Metadata: meta("claim", ev.Claim, "step", ev.Step, "pools", strings.Join(ev.Pools, ",")),
+		},
+		holder: pool.Holder{Host: host, Run: ev.Run, ClaimedBy: ev.ClaimedBy, Bind: ev.Bind},
+	}, true
 }
 
 // write writes those of the events that do not exist yet, and that belong to their runs.
-func (j *Journal) write(ctx context.Context, events []logged, takes func(context.Context, pool.Holder) (bool, error)) error {
+func (j *Journal) write(ctx context.Context, events []logged, f *Followed) error {
 	ctx, cancel := context.WithTimeout(ctx, followTry)
 	defer cancel()
-	m := membership{takes: takes, runs: map[string]*Run{}, taken: map[string]bool{}}
+	m := membership{takes: f.Takes, runs: map[string]*Run{}, taken: map[string]bool{}}
 	if err := m.read(ctx, Store{Backend: j.backend, Keys: j.keys}, events); err != nil {
 		return err
 	}
 	var ops []*pb.RequestOp
-	for _, l := range events {
+	dropped := 0
+	for i := range events {
+		l := &events[i]
 		if belongs, err := m.own(ctx, l.holder); err != nil {
 			return err
 		} else if !belongs {
 			continue
+		}
+		if !l.counted {
+			if may, err := j.may(ctx, l.run, l.event); err != nil {
+				return err
+			} else if !may {
+				dropped++
+				continue
+			}
+			l.counted = true
 		}
 		op, err := j.once(ctx, l.run, l.id, l.event)
 		if err != nil {
@@ -152,14 +158,19 @@ func (j *Journal) write(ctx context.Context, events []logged, takes func(context
 		}
 		ops = append(ops, op)
 	}
-	if len(ops) == 0 {
-		return nil
+	if len(ops) > 0 {
+		_, err := store.Commit(ctx, j.backend, nil, ops...)
+		if errors.Is(err, store.ErrLeaseNotFound) {
+			j.Forget()
+		}
+		if err != nil {
+			return err
+		}
 	}
-	_, err := store.Commit(ctx, j.backend, nil, ops...)
-	if errors.Is(err, store.ErrLeaseNotFound) {
-		j.Forget()
+	if dropped > 0 {
+		f.Dropped(dropped)
 	}
-	return err
+	return nil
 }
 
 const (

@@ -137,7 +137,7 @@ func TestWhatIsKeptForAnEtcdThatIsAwayIsBounded(t *testing.T) {
 	})
 }
 
-func TestARunHasNoMoreThanFiveHundredEventsOfClaims(t *testing.T) {
+func TestARunHasNoMoreThanFiveHundredEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.submit("a", Spec{})
@@ -147,7 +147,7 @@ func TestARunHasNoMoreThanFiveHundredEventsOfClaims(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Journal.Follow(ctx, claims, Followed{Dropped: func(n int) { gone += n }}) }()
-		for range perRun + 7 {
+		for range DefaultMaxEvents + 7 {
 			claims <- pool.Event{Type: pool.ClaimGranted, Run: "a", Claim: "c"}
 		}
 		claims <- pool.Event{Type: pool.ClaimGranted, Run: "b", Claim: "c"}
@@ -156,7 +156,7 @@ func TestARunHasNoMoreThanFiveHundredEventsOfClaims(t *testing.T) {
 		cancel()
 		<-done
 		a, err := r.Events(t.Context(), "a")
-		if err != nil || len(a) != perRun+1 || gone != 7 {
+		if err != nil || len(a) != DefaultMaxEvents-ofRun || gone != ofRun+8 {
 			t.Errorf("%d events, %d were given up, %v", len(a), gone, err)
 		}
 		if b, err := r.Events(t.Context(), "b"); err != nil || len(b) != 2 {

@@ -34,6 +34,8 @@ type Journal struct {
 	retention time.Duration
 
 	written  atomic.Int64
+	dropped  atomic.Int64
+	bound    eventBound
 	granting chan struct{} // holds one while a lease is being granted
 	group    store.Group   // of the changes with events
 	spares   spares
@@ -50,22 +52,34 @@ func NewJournal(b store.Backend, keys store.Keys, by string, retention time.Dura
 	if retention <= 0 {
 		retention = DefaultRetention
 	}
-	return &Journal{backend: b, keys: keys, by: by, retention: retention, granting: make(chan struct{}, 1)}
+	return &Journal{backend: b, keys: keys, by: by, retention: retention, granting: make(chan struct{}, 1), bound: eventBound{most: DefaultMaxEvents}}
 }
 
-// Op returns the write of an event of a run, for the transaction of the change.
+// Op returns the write of an event of a run, for the transaction of the change. If the run has as
+// many events as it can have, it is a read instead, without an effect.
 func (j *Journal) Op(ctx context.Context, run string, e Event) (*pb.RequestOp, error) {
-	return j.put(ctx, run, ulid.Make().String(), e)
+	return j.OpAs(ctx, run, ulid.Make().String(), e)
 }
 
 // OpAs is [Journal.Op] with a given id. Ids order the events of one revision; those of Op
 // begin with the time.
 func (j *Journal) OpAs(ctx context.Context, run, id string, e Event) (*pb.RequestOp, error) {
+	may, err := j.may(ctx, run, e)
+	if err != nil {
+		return nil, err
+	}
+	if !may {
+		return store.Get(j.keys.Event(run, id)), nil
+	}
 	return j.put(ctx, run, id, e)
 }
 
-// Stamp replaces the event of a write.
-func (j *Journal) Stamp(op *pb.RequestOp, e Event) { op.GetRequestPut().Value = j.value(e) }
+// Stamp replaces the event of a write of [Journal.Op].
+func (j *Journal) Stamp(op *pb.RequestOp, e Event) {
+	if put := op.GetRequestPut(); put != nil {
+		put.Value = j.value(e)
+	}
+}
 
 // value returns the value of an event in etcd.
 func (j *Journal) value(e Event) []byte {
@@ -73,8 +87,18 @@ func (j *Journal) value(e Event) []byte {
 	return store.Encode(eventValue{store.Now, e})
 }
 
-// once returns the write of an event with a given id. It has no effect if the event exists,
-// since an earlier write had an unknown outcome, or if the run does not exist.
+// may reports whether the run can have one more event, and counts it. If not, the event is
+// dropped.
+func (j *Journal) may(ctx context.Context, run string, e Event) (bool, error) {
+	may, err := j.bound.take(run, e.Type, time.Now(), func() (int, error) { return j.count(ctx, run) })
+	if err == nil && !may {
+		j.dropped.Add(1)
+	}
+	return may, err
+}
+
+// once returns the write of an event with a given id that was counted. It has no effect if the
+// event exists, since an earlier write had an unknown outcome, or if the run does not exist.
 func (j *Journal) once(ctx context.Context, run, id string, e Event) (*pb.RequestOp, error) {
 	put, err := j.put(ctx, run, id, e)
 	if err != nil {

@@ -33,8 +33,8 @@ func TestNoLeaseCarriesMoreThan300Events(t *testing.T) {
 	defer b.Close()
 	j := NewJournal(b, store.NewKeys(store.DefaultPrefix), "one/test", 0)
 	events := map[int64]int{}
-	for range 1000 {
-		op, err := j.Op(t.Context(), "r", Event{Type: RunQueued})
+	for i := range 1000 {
+		op, err := j.Op(t.Context(), fmt.Sprint("r", i), Event{Type: RunQueued})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -66,6 +66,9 @@ type Record struct {
 	Claim string `json:"claim,omitempty"`
 	// EndFence is the fencing token of the attempt that ended it.
 	EndFence store.Fence `json:"end_fence,omitempty"`
+	// StoredKiB is the size class that the run counts as: see [Quota.Stored]. It is 0 without
+	// SubmittedBy.
+	StoredKiB int64 `json:"stored_kib,omitempty"`
 }
 
 // Run is a record with its id and revisions.
@@ -148,6 +151,8 @@ func (r *Record) check() error {
 		return fmt.Errorf("status: %q is not a status", problem.Clip(string(r.Status)))
 	case r.Attempt < 0 || r.Lost < 0:
 		return errors.New("attempt or lost is negative")
+	case r.StoredKiB < 0:
+		return errors.New("stored_kib is negative")
 	case r.Joined < 0:
 		return errors.New("joined is negative")
 	case r.Status == Running && r.Executor == nil && r.Steps == 0:

@@ -18,6 +18,8 @@ type Store struct {
 	Keys    store.Keys
 	// Journal writes the events of changes.
 	Journal *Journal
+	// Quota bounds what an identity can submit; nil is no bound.
+	Quota *Quota
 }
 
 // Get returns a run, or a RunNotFound problem.

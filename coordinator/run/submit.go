@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -26,11 +27,43 @@ func (s Store) Submit(ctx context.Context, id string, spec Spec) (r *Run, create
 		return there, false, err
 	}
 	rec, event := queued(spec, time.Now())
+	size := Size(&spec, 0, 0)
+	rec.charge(size)
 	return s.create(ctx, id, spec, func(ctx context.Context, absent []*pb.Compare) (*Run, error) {
-		rev, err := s.commit(ctx, id, absent, rec, event)
+		err := s.CheckAhead("not_before", rec.NotBefore)
+		var alone []*pb.Compare
+		if err == nil {
+			alone, err = s.allow(ctx, spec.SubmittedBy, rec.StoredKiB*unit)
+		}
+		if err != nil {
+			return s.unless(ctx, id, spec, err)
+		}
+		rev, err := s.commit(ctx, id, append(absent, alone...), nil, rec, event)
 		return &Run{ID: id, Record: rec, Created: rev, Revision: rev}, err
 	})
 }
+
+// charge records the size class of a new run.
+func (r *Record) charge(size int64) {
+	if r.SubmittedBy != "" {
+		r.StoredKiB = classOf(size)
+	}
+}
+
+// unless returns the same existing run with [errExists] if a new one is refused, or else the
+// refusal, which is not tried again.
+func (s Store) unless(ctx context.Context, id string, spec Spec, refused error) (*Run, error) {
+	if p := (*problem.Error)(nil); !errors.As(refused, &p) {
+		return nil, refused
+	}
+	if there, err := s.read(ctx, id); err == nil && there != nil && there.Spec.sameAs(&spec) {
+		return there, errExists
+	}
+	return nil, store.Stop(s.counted(refused))
+}
+
+// errExists is the error of a write that was refused, of a run that exists.
+var errExists = errors.New("the same run exists")
 
 // CheckPools returns a problem if the pools can never grant the slots of a new run. If the
 // same run exists, it is returned instead: the pools have changed since.
@@ -46,9 +79,9 @@ func (s Store) CheckPools(ctx context.Context, id string, spec Spec, slots map[s
 }
 
 // Begin creates a run whose steps are written next, in one transaction with the result of
-// with, which is called for each attempt. If the same run exists, it is returned in its
-// current state, even if with fails.
-func (s Store) Begin(ctx context.Context, id string, spec Spec, with func(context.Context) (store.Extra, error)) (*Run, error) {
+// with, which is called for each attempt. size is that of [Size]. If the same run exists, it is
+// returned in its current state, even if with fails.
+func (s Store) Begin(ctx context.Context, id string, spec Spec, size int64, with func(context.Context) (store.Extra, error)) (*Run, error) {
 	if err := ValidateID(id); err != nil {
 		return nil, err
 	}
@@ -56,23 +89,18 @@ func (s Store) Begin(ctx context.Context, id string, spec Spec, with func(contex
 		return nil, err
 	}
 	rec := Record{Spec: spec, Status: Storing, QueuedAt: stampOf(time.Now())}
+	rec.charge(size)
 	r, _, err := s.create(ctx, id, spec, func(ctx context.Context, absent []*pb.Compare) (*Run, error) {
+		alone, err := s.allow(ctx, spec.SubmittedBy, rec.StoredKiB*unit)
 		x := store.Extra{}
-		var err error
-		if with != nil {
+		if err == nil && with != nil {
 			x, err = with(ctx)
 		}
-		if refused := (*problem.Error)(nil); errors.As(err, &refused) {
-			if there, err := s.read(ctx, id); err == nil && there != nil && there.Spec.sameAs(&spec) {
-				return there, nil
-			}
-			return nil, store.Stop(err)
-		}
 		if err != nil {
-			return nil, err
+			return s.unless(ctx, id, spec, err)
 		}
-		rev, err := store.Commit(ctx, s.Backend, append(x.If, absent...),
-			append(x.Then, store.Put(s.Keys.Run(id), rec.Encode(), 0))...)
+		ops := append(x.Then, store.Put(s.Keys.Run(id), rec.Encode(), 0))
+		rev, err := store.Commit(ctx, s.Backend, slices.Concat(x.If, absent, alone), append(ops, UsageOps(s.Keys, id, nil, &rec)...)...)
 		return &Run{ID: id, Record: rec, Created: rev, Revision: rev}, err
 	})
 	return r, err
@@ -86,6 +114,7 @@ func (s Store) Enqueue(ctx context.Context, r *Run) (_ *Run, enqueued bool, err 
 			return step{done: true}, nil // the response was lost
 		}
 		rec, event := queued(r.Spec, time.Now())
+		rec.StoredKiB = r.StoredKiB
 		enqueued = true
 		return step{rec: rec, event: event}, nil
 	})
@@ -98,8 +127,11 @@ func (s Store) create(ctx context.Context, id string, spec Spec, write func(cont
 	absent := []*pb.Compare{store.CreateEquals(s.Keys.Run(id), 0)}
 	r, err = store.Change(ctx, what, func(ctx context.Context) (*Run, error) {
 		r, err := write(ctx, absent)
-		if err == nil {
+		switch err {
+		case nil:
 			created = true
+			return r, nil
+		case errExists:
 			return r, nil
 		}
 		if !errors.Is(err, store.ErrChanged) {
@@ -121,16 +153,24 @@ func (s Store) create(ctx context.Context, id string, spec Spec, write func(cont
 	return r, created, err
 }
 
-// commit writes a record and its event under compares, with further operations.
-func (s Store) commit(ctx context.Context, id string, cmps []*pb.Compare, rec Record, e Event, also ...*pb.RequestOp) (int64, error) {
+// commit writes a record, which was old, and its event under compares, with further operations.
+func (s Store) commit(ctx context.Context, id string, cmps []*pb.Compare, old *Record, rec Record, e Event, also ...*pb.RequestOp) (int64, error) {
 	logged, err := s.Journal.Op(ctx, id, e)
 	if err != nil {
 		return 0, err
 	}
-	ops := append([]*pb.RequestOp{store.Put(s.Keys.Run(id), rec.Encode(), 0), logged}, also...)
-	made, err := s.Journal.group.Commit(ctx, s.Backend, cmps, ops...)
+	ops := append([]*pb.RequestOp{store.Put(s.Keys.Run(id), rec.Encode(), 0), logged}, UsageOps(s.Keys, id, old, &rec)...)
+	ops = append(ops, also...)
+	var rev int64
+	if isAlone(cmps) {
+		rev, err = store.Commit(ctx, s.Backend, cmps, ops...)
+	} else {
+		var made store.Committed
+		made, err = s.Journal.group.Commit(ctx, s.Backend, cmps, ops...)
+		rev = made.Revision
+	}
 	if errors.Is(err, store.ErrLeaseNotFound) {
 		s.Journal.Forget()
 	}
-	return made.Revision, err
+	return rev, err
 }

@@ -73,7 +73,7 @@ func (r Record) start(by Executor, now time.Time) (Record, Event) {
 
 // retry puts a run into the queue again, at its place and with all its retries.
 func (r Record) retry(why string, now time.Time) (Record, Event) {
-	again := Record{Spec: r.Spec, Status: Queued, QueuedAt: stampOf(now), Attempt: r.Attempt, Joined: r.Joined}
+	again := Record{Spec: r.Spec, Status: Queued, QueuedAt: stampOf(now), Attempt: r.Attempt, Joined: r.Joined, StoredKiB: r.StoredKiB}
 	e := Event{Type: RunQueued, At: now, Reason: cmp.Or(why, "it is retried")}
 	e.Metadata = meta("priority", strconv.Itoa(r.Priority))
 	return again, e

@@ -128,7 +128,7 @@ const (
 // transaction with the record, so that a refused submission creates none. A repeated
 // submission with the same id returns the same run, and continues an earlier attempt.
 func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.Spec, g *Graph) (r *run.Run, created bool, err error) {
-	digest, err := g.digest(id, &spec)
+	digest, work, err := g.digest(id, &spec)
 	if err != nil {
 		return nil, false, err
 	}
@@ -137,7 +137,12 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 		return there, false, g.ofStep(err)
 	}
 	pools := pool.Registry{Backend: s.Backend, Keys: s.Keys}
-	r, err = runs.Begin(ctx, id, spec, func(ctx context.Context) (store.Extra, error) { return g.declare(ctx, pools) })
+	r, err = runs.Begin(ctx, id, spec, run.Size(&spec, work, spec.Steps), func(ctx context.Context) (store.Extra, error) {
+		if err := g.checkAhead(runs, &spec); err != nil {
+			return store.Extra{}, err
+		}
+		return g.declare(ctx, pools)
+	})
 	if err != nil || r.Status != run.Storing {
 		return r, false, err
 	}
@@ -209,18 +214,27 @@ func (g *Graph) ofStep(err error) error {
 	return err
 }
 
-// digest returns a digest of the graph and the work of all instances.
-func (g *Graph) digest(id string, spec *run.Spec) (string, error) {
-	sum, size := sha256.New(), 0
-	sum.Write(g.Encode())
-	err := g.eachWork(id, spec, func(_ store.StepID, work []byte) error {
+// checkAhead returns a problem if the run, or one of its steps, has a time that is too far ahead.
+func (g *Graph) checkAhead(runs run.Store, spec *run.Spec) error {
+	err := runs.CheckAhead("not_before", spec.NotBefore)
+	for _, sh := range g.Shapes() {
+		err = cmp.Or(err, runs.CheckAhead("steps."+sh.Name+".not_before", sh.NotBefore))
+	}
+	return err
+}
+
+// digest returns a digest of the graph and the work of all instances, and their size in bytes.
+func (g *Graph) digest(id string, spec *run.Spec) (digest string, size int, err error) {
+	sum, graph := sha256.New(), g.Encode()
+	sum.Write(graph)
+	err = g.eachWork(id, spec, func(_ store.StepID, work []byte) error {
 		sum.Write(work)
 		if size += len(work); size > MaxStored {
 			return problem.Field("steps", "the work of the instances is more than %d MiB as JSON", MaxStored>>20)
 		}
 		return nil
 	})
-	return hex.EncodeToString(sum.Sum(nil))[:32], err
+	return hex.EncodeToString(sum.Sum(nil))[:32], size + len(graph), err
 }
 
 // Flights bounds the concurrent writes of work, of which each takes a few MiB of memory.

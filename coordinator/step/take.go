@@ -92,7 +92,7 @@ func (s Store) Take(ctx context.Context, p *Published, by run.Executor, lease st
 // It succeeds if the attempt has ended meanwhile.
 func (s Store) Started(ctx context.Context, t *Taken, at time.Time) error {
 	op, err := s.started(ctx, t, at)
-	if err != nil || op == nil {
+	if err != nil || op.GetRequestPut() == nil {
 		return err
 	}
 	_, err = s.Group.Commit(ctx, s.Backend, []*pb.Compare{

@@ -87,6 +87,8 @@ const (
 	SlowRequest Code = "slow_request"
 	// TooManyRequests: a bound of what is served at the same time, or within a time, is reached.
 	TooManyRequests Code = "too_many_requests"
+	// TooMany: an identity has stored as much in etcd as a setting allows.
+	TooMany Code = "too_many"
 	// Malformed: a request can't be read at all, as with JSON that is none.
 	Malformed Code = "malformed"
 	// MediaType: the media type of a request body is not supported.
@@ -154,6 +156,7 @@ var table = map[Code]entry{
 	TooLarge:        {413, ExitRefused, "The request is too large"},
 	SlowRequest:     {408, ExitFailure, "The request arrived too slowly"},
 	TooManyRequests: {429, ExitFailure, "Too many requests"},
+	TooMany:         {429, ExitFailure, "Too much is stored for one identity"},
 	Malformed:       {400, ExitRefused, "Malformed request"},
 	MediaType:       {415, ExitRefused, "Unsupported media type"},
 	NotFound:        {404, ExitFailure, "Not found"},

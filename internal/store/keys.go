@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 )
@@ -227,6 +228,45 @@ func (k Keys) Events(run string) string { return k.EventsAll() + run + "/" }
 
 // Event is the key of one event; ids of events never come twice.
 func (k Keys) Event(run, id string) string { return k.Events(run) + id }
+
+// UsageAll is the prefix of the keys that count the runs of all identities.
+func (k Keys) UsageAll() string { return k.prefix + "usage/" }
+
+// UsageOf is the prefix of those of one identity, which is escaped as in URLs.
+func (k Keys) UsageOf(identity string) string { return k.UsageAll() + url.PathEscape(identity) + "/" }
+
+// UnfinishedRuns is the prefix of the runs of an identity that have not ended.
+func (k Keys) UnfinishedRuns(identity string) string { return k.UsageOf(identity) + "unfinished/" }
+
+// UnfinishedRun is the key of one such run.
+func (k Keys) UnfinishedRun(identity, run string) string { return k.UnfinishedRuns(identity) + run }
+
+// StoredRuns is the prefix of the stored runs of an identity of one size class, in KiB.
+func (k Keys) StoredRuns(identity string, kib int64) string {
+	return k.UsageOf(identity) + "stored/" + strconv.FormatInt(kib, 10) + "/"
+}
+
+// StoredRun is the key of one such run.
+func (k Keys) StoredRun(identity string, kib int64, run string) string {
+	return k.StoredRuns(identity, kib) + run
+}
+
+// ParseUsage takes a key under [Keys.UsageAll] apart. kib is 0 for a run that has not ended.
+func (k Keys) ParseUsage(key string) (identity string, kib int64, run string, err error) {
+	parts := strings.Split(strings.TrimPrefix(key, k.UsageAll()), "/")
+	if identity, err = url.PathUnescape(parts[0]); err != nil {
+		return "", 0, "", err
+	}
+	switch {
+	case len(parts) == 3 && parts[1] == "unfinished":
+		return identity, 0, parts[2], nil
+	case len(parts) == 4 && parts[1] == "stored":
+		if kib, err = strconv.ParseInt(parts[2], 10, 64); err == nil && kib > 0 {
+			return identity, kib, parts[3], nil
+		}
+	}
+	return "", 0, "", fmt.Errorf("%q is not a key of usage", key)
+}
 
 // Coordinators is the prefix of the candidates for coordinator. The one that was
 // created first leads.

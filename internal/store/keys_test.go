@@ -86,6 +86,8 @@ func TestKeysHangUnderTheirPrefixes(t *testing.T) {
 		{k.DedupRecord("s", "i"), k.Sources() + "s/dedup/i"},
 		{k.Action("01H"), k.Actions() + "01H"},
 		{k.Follower(store.StepID{Run: "r", Step: "s", Index: 3}), k.Followers() + "r/s/000003"},
+		{k.UnfinishedRun("cert:a/b c", "r"), "/b/usage/cert:a%2Fb%20c/unfinished/r"},
+		{k.StoredRun("user:ann", 12, "r"), k.UsageOf("user:ann") + "stored/12/r"},
 		{k.Prefix(), "/b/"},
 	} {
 		if pair[0] != pair[1] {

@@ -78,6 +78,7 @@ var retryAfter = map[problem.Code]int{
 	problem.TooManyRequests: 5,
 	problem.Unavailable:     5,
 	problem.EtcdFull:        30,
+	problem.TooMany:         30,
 	problem.StateUnwritable: 30,
 }
 

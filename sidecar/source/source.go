@@ -39,6 +39,8 @@ type Config struct {
 	Version        string
 	// Retention is how long events are kept.
 	Retention time.Duration
+	// MaxRunEvents bounds the events of a run; [run.DefaultMaxEvents] if 0.
+	MaxRunEvents int
 
 	Logger     hclog.Logger
 	Registerer prometheus.Registerer
@@ -79,7 +81,7 @@ func New(cfg Config) *Source {
 		cfg: cfg, metrics: newMetrics(cfg.Registerer, cfg.Spec.Name), woken: make(chan struct{}, 1),
 		runs: run.Store{
 			Backend: cfg.Backend, Keys: cfg.Keys,
-			Journal: run.NewJournal(cfg.Backend, cfg.Keys, cfg.Host+"/"+cfg.Instance, cfg.Retention),
+			Journal: run.NewJournal(cfg.Backend, cfg.Keys, cfg.Host+"/"+cfg.Instance, cfg.Retention).Bound(cfg.MaxRunEvents),
 		},
 	}
 	s.Campaign = election.New(election.Config{
@@ -98,7 +100,7 @@ func New(cfg Config) *Source {
 // rights returns those that a source on a host needs of etcd.
 func rights(k store.Keys, host, name string) []store.Right {
 	return append(store.ReadRights(k.Pools(), k.Limits(), k.CanceledAll()), store.WriteRights(
-		k.Source(name), k.Instances(host), k.Runs(), k.StepsAll(), k.WorksAll(), k.EventsAll())...)
+		k.Source(name), k.Instances(host), k.Runs(), k.UsageAll(), k.StepsAll(), k.WorksAll(), k.EventsAll())...)
 }
 
 // Instance returns the name of the process.

@@ -56,6 +56,8 @@ type Config struct {
 	KeepOutput int64
 	// Retention is how long events and output are kept.
 	Retention time.Duration
+	// MaxRunEvents bounds the events of a run; [run.DefaultMaxEvents] if 0.
+	MaxRunEvents int
 
 	// Tracer makes a span of each attempt; nil makes none.
 	Tracer     *trace.Tracer
@@ -150,7 +152,7 @@ func New(cfg Config) *Worker {
 	}
 	backend, keys := cfg.Client.Store()
 	name := cfg.Client.Host() + "/" + cfg.Client.Instance()
-	journal := run.NewJournal(backend, keys, name, cfg.Retention)
+	journal := run.NewJournal(backend, keys, name, cfg.Retention).Bound(cfg.MaxRunEvents)
 	w := &Worker{
 		cfg: cfg, log: cfg.Logger.Named("worker"), clock: lease.BootClock(), keys: keys,
 		steps:    step.Store{Backend: backend, Keys: keys, Journal: journal, Group: &store.Group{}},
