@@ -64,6 +64,50 @@ class IntegrationTest(Case):
             self.pool_is(pool, 1, 0)
         self.pool_is(pool, 0, 0)
 
+    def test_nobody_can_guess_the_client_token_of_an_airflow_sensor(self) -> None:
+        airflow = importlib.import_module("berth.integrations.airflow")
+        variables: Dict[str, str] = importlib.import_module("airflow.models").VARIABLES
+        pool = self.pool()
+        with self.assertLogs("airflow.task", "INFO") as logs:
+            xcom = self.slots_of(airflow, pool)
+            # Another process, as after a restart of the worker, finds the claim again.
+            self.assertEqual(self.slots_of(airflow, pool), xcom)
+        with self.assertRaises(berth.BerthError) as guess:
+            berth.Claim(**{**xcom, "client_token": xcom["id"], "wait": 0}).acquire()
+        self.assertEqual(guess.exception.code, "id_in_use")
+        (name,) = variables  # of which Airflow masks the values in lists and logs, since it says token
+        self.assertRegex(name, "token")
+        self.assertRegex(variables[name], "^[0-9a-f]{32,}$")
+        info = berth.Client().claims.get(xcom["id"])
+        for shown in (name, xcom, logs.output, info):
+            self.assertNotIn(variables[name], str(shown))
+        with airflow.BerthHook().continued(xcom):
+            self.pool_is(pool, 1, 0)
+        self.assertEqual(variables, {})
+        # Each attempt has its own.
+        first, second = airflow._token("a"), airflow._token("b")
+        self.assertNotEqual(first, second)
+        self.assertEqual((airflow._token("a"), airflow._token("b")), (first, second))
+        variables.clear()
+
+    def slots_of(self, airflow: Any, pool: str) -> Any:
+        """Poll once, as a new process does, and return the XCom."""
+        return airflow.BerthSensor({pool: 1}, task_id="wait").poke(self.context(run_id="guessed")).xcom_value
+
+    def test_an_airflow_sensor_that_fails_leaves_no_client_token(self) -> None:
+        airflow = importlib.import_module("berth.integrations.airflow")
+        variables: Dict[str, str] = importlib.import_module("airflow.models").VARIABLES
+        reschedule = importlib.import_module("airflow.exceptions").AirflowRescheduleException
+        pool = self.pool()
+        sensor = airflow.BerthSensor({pool: 1}, task_id="wait", timeout=5)
+        with berth.claim({pool: 1}):
+            with self.assertRaises(reschedule):
+                sensor.execute(self.context(run_id="failed"))
+            self.assertEqual(len(variables), 1)
+            with mock.patch.object(sensor, "poke", side_effect=ValueError), self.assertRaises(ValueError):
+                sensor.execute(self.context(run_id="failed"))
+        self.assertEqual(variables, {})
+
     def test_airflow_sensors_of_other_tasks_have_other_claims(self) -> None:
         airflow = importlib.import_module("berth.integrations.airflow")
         claims = [

@@ -8,15 +8,19 @@ fields ``cacert``, ``cert`` and ``key`` are paths of PEM files. Without a connec
 
 import hashlib
 import re
+import secrets
 from typing import Any, Dict, Mapping, Optional
 
 import berth
+from airflow.exceptions import AirflowRescheduleException
 
 try:  # the places of Airflow 3
+    from airflow.sdk import Variable
     from airflow.sdk.bases.hook import BaseHook
     from airflow.sdk.bases.sensor import BaseSensorOperator, PokeReturnValue
 except ImportError:
     from airflow.hooks.base import BaseHook
+    from airflow.models import Variable
     from airflow.sensors.base import BaseSensorOperator, PokeReturnValue
 
 
@@ -45,7 +49,18 @@ class BerthHook(BaseHook):  # type: ignore[misc]
 
     def continued(self, slots: Mapping[str, Any], **options: Any) -> berth.Claim:
         """Return the claim of a :class:`BerthSensor`, whose XCom is ``slots``, for ``with``."""
-        return self.claim(**{**slots, **options})
+        arguments = {"client_token": _token(slots["id"]), "client": self.get_conn(), **slots, **options}
+        return _Continued(**arguments)
+
+
+class _Continued(berth.Claim):
+    """The claim of a sensor. When it is released, its client token is of no further use."""
+
+    def release(self) -> None:
+        own = self._own
+        super().release()
+        if own:
+            _forget(self.id)
 
 
 class BerthSensor(BaseSensorOperator):  # type: ignore[misc]
@@ -68,21 +83,52 @@ class BerthSensor(BaseSensorOperator):  # type: ignore[misc]
     def poke(self, context: Mapping[str, Any]) -> PokeReturnValue:
         """Ask for the slots. They are taken when this returns a true value."""
         slots = claim_of(context, self.pools, self.ttl, self.priority)
-        info = BerthHook(self.berth_conn_id).claim(**slots, wait=self.timeout).poll()
+        info = BerthHook(self.berth_conn_id).claim(**slots, client_token=_token(slots["id"]), wait=self.timeout).poll()
         self.log.info("claim %s is %s: %s", slots["id"], info["status"], info.get("reason", ""))
         return PokeReturnValue(is_done=info["status"] == "held", xcom_value=slots)
 
+    def execute(self, context: Mapping[str, Any]) -> Any:
+        """Poll until the slots are taken. An attempt that has failed does not poll its claim again."""
+        try:
+            return super().execute(context)
+        except AirflowRescheduleException:
+            raise
+        except BaseException:
+            _forget(claim_of(context, self.pools, self.ttl)["id"])
+            raise
+
+
+# The client token of a claim is random, and all processes of an attempt need it. XComs do not keep
+# it: the next poll begins without those of the last one, and users see them. Variables do: Airflow
+# encrypts them, and masks those with "token" in the name in lists and logs.
+_VARIABLE = "berth_client_token."
+
+
+def _token(id: str) -> str:
+    """Return the client token of a claim. The first call makes it."""
+    token = Variable.get(_VARIABLE + id, None)
+    if not token:
+        token = secrets.token_hex(16)
+        Variable.set(_VARIABLE + id, token)
+    return str(token)
+
+
+def _forget(id: str) -> None:
+    """Delete the client token of a claim."""
+    Variable.delete(_VARIABLE + id)
+
 
 def claim_of(context: Mapping[str, Any], pools: berth.Slots, ttl: berth.Duration, priority: int = 0) -> Dict[str, Any]:
-    """Return the arguments of the claim of a task instance: the same for each of its polls."""
+    """Return the arguments of the claim of a task instance: the same for each of its polls.
+
+    They are shown to users, and have no secrets: :func:`_token` has the client token.
+    """
     ti = context["ti"]
     parts = ("airflow", ti.dag_id, ti.run_id, ti.task_id, str(getattr(ti, "map_index", -1)), str(ti.try_number))
     name = re.sub(r"[^A-Za-z0-9._-]", "_", ".".join(parts))
     return {
         "pools": dict(pools),
         "id": _short(name),
-        # Tasks of one claim must show the same. With a token in the connection berth knows them anyway.
-        "client_token": _short(name),
         "ttl": ttl,
         "priority": priority,
         "run_id": _short(re.sub(r"[^A-Za-z0-9._-]", "_", f"{ti.dag_id}.{ti.run_id}")),

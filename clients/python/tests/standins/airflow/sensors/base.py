@@ -3,6 +3,8 @@
 import logging
 from typing import Any
 
+from airflow.exceptions import AirflowRescheduleException
+
 
 class PokeReturnValue:
     def __init__(self, is_done: bool, xcom_value: Any = None) -> None:
@@ -16,3 +18,12 @@ class BaseSensorOperator:
     def __init__(self, *, task_id: str, poke_interval: float = 60, timeout: float = 604800, mode: str = "poke") -> None:
         self.task_id, self.poke_interval, self.timeout, self.mode = task_id, poke_interval, timeout, mode
         self.log = logging.getLogger("airflow.task")
+
+    def poke(self, context: Any) -> PokeReturnValue:
+        raise NotImplementedError
+
+    def execute(self, context: Any) -> Any:
+        done = self.poke(context)
+        if not done:
+            raise AirflowRescheduleException
+        return done.xcom_value

@@ -1,0 +1,5 @@
+"""The exceptions of Airflow that the integration uses."""
+
+
+class AirflowRescheduleException(Exception):
+    pass
