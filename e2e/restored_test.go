@@ -20,15 +20,18 @@ import (
 )
 
 // restore kills etcd, and starts it on what a snapshot has, as docs/how-to/backup.md says but for the
-// token of the cluster: with a new one, sidecars that live would refuse its answers.
-func (e *etcdProcess) restore(path string) {
+// token of the cluster: it remains the same cluster.
+func (e *etcdProcess) restore(path string) { e.restoreAs(path, "etcd-cluster") }
+
+// restoreAs is restore with a token of the cluster. With a new one, it is another cluster.
+func (e *etcdProcess) restoreAs(path, token string) {
 	e.t.Helper()
 	e.kill()
 	e.part.Dir = filepath.Join(e.t.TempDir(), "restored")
 	const peer = "http://127.0.0.1:2380"
 	err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 		SnapshotPath: path, Name: "berth", OutputDataDir: e.part.Dir, PeerURLs: []string{peer},
-		InitialCluster: "berth=" + peer, InitialClusterToken: "etcd-cluster",
+		InitialCluster: "berth=" + peer, InitialClusterToken: token,
 		RevisionBump: RevisionBump, MarkCompacted: true,
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -11,10 +12,12 @@ import (
 // no I/O, reads no clock and takes no lock: its methods get the time, and its
 // caller carries out what [book.due] says.
 type book struct {
-	leases map[store.LeaseID]*entry
-	groups map[time.Duration]*group
-	lost   []loss // to be reported
-	fresh  bool   // an adopted lease was renewed; to be reported
+	cluster uint64        // of etcd that the leases are of; 0 if that is not known yet
+	rest    time.Duration // before which no lease is granted
+	leases  map[store.LeaseID]*entry
+	groups  map[time.Duration]*group
+	lost    []loss // to be reported
+	fresh   bool   // an adopted lease was renewed; to be reported
 	// successes of renewals, to be reported.
 	successes []success
 }
@@ -85,6 +88,20 @@ func (b *book) lose(e *entry, cause error) {
 	b.lost = append(b.lost, loss{id: e.id, cause: cause})
 }
 
+// in takes which cluster etcd is. The leases of another one are lost, and no lease is granted until
+// their holders have stopped: in this cluster, their slots may be free already.
+func (b *book) in(now time.Duration, cluster uint64) {
+	if b.cluster != 0 && b.cluster != cluster {
+		for _, e := range b.leases {
+			if e.keys > 0 {
+				b.rest = max(b.rest, now+StopGrace(e.window.TTL)+grace.Kill)
+			}
+			b.lose(e, errReplaced)
+		}
+	}
+	b.cluster = cluster
+}
+
 // acquire reserves keys on a lease of duration d. More is set if a lease has to be
 // granted now, for this set or ahead of the next.
 func (b *book) acquire(now, d time.Duration, keys int) (id store.LeaseID, ok, more bool) {
@@ -130,20 +147,28 @@ func (b *book) adopt(now time.Duration, l Resumable, keys int) {
 	if b.leases[l.ID] != nil {
 		return
 	}
+	if l.Cluster != 0 && l.Cluster != b.cluster {
+		b.lost = append(b.lost, loss{l.ID, errReplaced})
+		return
+	}
 	b.add(&entry{
 		id: l.ID, duration: l.Duration, keys: keys, emptySince: now,
 		window: l.Window, adopted: true, next: now,
 	})
 }
 
-// granted takes a new lease.
-func (b *book) granted(now time.Duration, job grant, id store.LeaseID, w Window) {
-	g := b.group(job.duration)
-	if job.wide {
+// ungranted takes that no lease was made.
+func (b *book) ungranted(job grant) {
+	if g := b.group(job.duration); job.wide {
 		g.grantingWide = false
 	} else {
 		g.granting = false
 	}
+}
+
+// granted takes a new lease.
+func (b *book) granted(now time.Duration, job grant, id store.LeaseID, w Window) {
+	b.ungranted(job)
 	b.add(&entry{
 		id: id, duration: job.duration, wide: job.wide, emptySince: now,
 		window: w, next: w.Sent + renewAfter(w.TTL),
@@ -200,7 +225,7 @@ func (b *book) gone(id store.LeaseID, cause error) {
 //  1. Leases whose validity has ended are lost.
 //  2. Renewals that are due begin.
 //  3. Leases that have had no keys for long are given back.
-//  4. Leases that are wanted are granted.
+//  4. Leases that are wanted are granted, unless holders of an earlier cluster are still to stop.
 //
 // Ready is set if a set that was refused fits now, or if an adopted lease
 // was renewed.
@@ -236,6 +261,9 @@ func (b *book) dueIn(now, d time.Duration, g *group, w *work) {
 		}
 	}
 	w.ready = g.callBack(now) || w.ready
+	if now < b.rest {
+		return
+	}
 	if g.wantsGrant(now) {
 		g.granting = true
 		w.grant = append(w.grant, grant{duration: d})
@@ -261,6 +289,8 @@ func (b *book) clear() []store.LeaseID {
 	for id := range b.leases {
 		ids = append(ids, id)
 	}
+	cluster, rest := b.cluster, b.rest
 	*b = *newBook()
+	b.cluster, b.rest = cluster, rest
 	return ids
 }

@@ -54,7 +54,7 @@ func (m *bookModel) actions() map[string]func(*rapid.T) {
 			d := modelTTLs.Draw(t, "duration")
 			age := time.Duration(rapid.Int64Range(0, int64(d/2)).Draw(t, "age"))
 			w := NewWindow(m.now-age, d)
-			m.book.adopt(m.now, Resumable{m.nextID, d, w}, 5)
+			m.book.adopt(m.now, Resumable{ID: m.nextID, Duration: d, Window: w}, 5)
 			m.keys[m.nextID], m.ends[m.nextID], m.adopted[m.nextID] = []int{5}, w.Until(), true
 		},
 		"tick": func(t *rapid.T) {

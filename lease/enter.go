@@ -125,6 +125,7 @@ func (p *Presence) noteFailure(before int, err error) {
 // with its place. At first, the user of etcd must have all rights that its process needs:
 // later, a missing one would only show when it is needed.
 func (p *Presence) enterOnce(ctx context.Context, first bool) (store.LeaseID, time.Duration, error) {
+	ctx = store.InCluster(ctx, p.cfg.Backend)
 	if first {
 		if err := store.Require(ctx, p.cfg.Backend, p.cfg.Rights...); err != nil {
 			return 0, 0, err

@@ -60,6 +60,9 @@ type fakeEtcd struct {
 	leases map[store.LeaseID]*fakeLease
 	nextID store.LeaseID
 	calls  []call
+
+	cluster  uint64
+	replaced chan struct{}
 }
 
 var _ store.Backend = (*fakeEtcd)(nil)
@@ -68,6 +71,7 @@ func newFakeEtcd(clock *fakeClock) *fakeEtcd {
 	return &fakeEtcd{
 		clock: clock, rev: 1, nextID: 0x100,
 		kvs: map[string]*mvccpb.KeyValue{}, leases: map[store.LeaseID]*fakeLease{},
+		cluster: 1, replaced: make(chan struct{}),
 	}
 }
 
@@ -101,8 +105,14 @@ func hanging() *hook {
 // begin records a request and lets faults happen. Leases that have ended go.
 func (f *fakeEtcd) begin(ctx context.Context, op string, id store.LeaseID) error {
 	f.mu.Lock()
-	f.calls = append(f.calls, call{op: op, id: id, at: f.clock.Now()})
+	void := store.IsReplaced(ctx, f.cluster)
+	if !void {
+		f.calls = append(f.calls, call{op: op, id: id, at: f.clock.Now()})
+	}
 	f.mu.Unlock()
+	if void {
+		return fmt.Errorf("%s: %w", op, store.ErrOtherCluster)
+	}
 	if h := f.fault.Load(); h != nil {
 		if err := (*h)(ctx, op, id); err != nil {
 			return err
@@ -263,6 +273,21 @@ func (f *fakeEtcd) Watch(context.Context, string, int64) store.Watch {
 }
 
 func (f *fakeEtcd) History() uint64 { return 0 }
+
+func (f *fakeEtcd) Cluster() (id uint64, replaced <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.cluster, f.replaced
+}
+
+// replace has another cluster answer, as after a restore: with the same leases and keys.
+func (f *fakeEtcd) replace() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cluster++
+	close(f.replaced)
+	f.replaced = make(chan struct{})
+}
 
 // put puts a key as another process would.
 func (f *fakeEtcd) put(key string, value []byte, id store.LeaseID) {

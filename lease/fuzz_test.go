@@ -33,7 +33,7 @@ func FuzzDecodePresence(f *testing.F) {
 }
 
 func FuzzDecodeListing(f *testing.F) {
-	f.Add([]byte(encodeListing(listing{testToken, testInst, span(90 * time.Second)})))
+	f.Add([]byte(encodeListing(listing{testToken, testInst, span(90 * time.Second), 0xcdf818194e3a8c32})))
 	f.Add([]byte(`{"v":1,"token":"t","instance":"i","duration":"-5s"}`))
 	f.Add([]byte(`{"v":1,"token":"t","instance":"i","duration":5}`))
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -35,9 +35,13 @@ func (k *Keeper) grant(ctx context.Context, job grant) {
 		return // ctx has ended
 	}
 	k.setTrouble(nil)
-	k.mu.Lock()
+	k.lock()
 	closed := k.closed
-	if !closed {
+	switch {
+	case closed:
+	case made.cluster != k.book.cluster:
+		k.book.ungranted(job) // another one is made in the cluster of now
+	default:
 		k.book.granted(k.clock.Now(), job, made.id, made.window)
 	}
 	k.mu.Unlock()
@@ -58,8 +62,9 @@ func pauses() backoff.BackOff {
 
 // made is a new lease.
 type made struct {
-	id     store.LeaseID
-	window Window
+	id      store.LeaseID
+	window  Window
+	cluster uint64
 }
 
 // grantOnce makes a lease and puts its key under leases/ on it. A lease that
@@ -67,27 +72,33 @@ type made struct {
 func (k *Keeper) grantOnce(ctx context.Context, d time.Duration) (made, error) {
 	limited, cancel := context.WithTimeout(ctx, tryTimeout(d))
 	defer cancel()
+	before, _ := k.cfg.Backend.Cluster()
 	sent := k.clock.Now()
-	id, ttl, err := k.cfg.Backend.Grant(limited, d)
+	id, ttl, err := k.cfg.Backend.Grant(store.WithCluster(limited, before), d)
 	if err != nil {
 		return made{}, err
 	}
-	if err := k.list(ctx, id, d); err != nil {
+	cluster, _ := k.cfg.Backend.Cluster()
+	if before != 0 {
+		cluster = before
+	}
+	ctx = store.WithCluster(ctx, cluster)
+	if err := k.list(ctx, id, d, cluster); err != nil {
 		k.giveBack(ctx, id)
 		return made{}, fmt.Errorf("list lease %s: %w", name(id), err)
 	}
-	return made{id: id, window: NewWindow(sent, ttl)}, nil
+	return made{id: id, window: NewWindow(sent, ttl), cluster: cluster}, nil
 }
 
 // list puts the key by which a later process finds a lease. If the outcome is unknown,
 // that does no harm: the key is this lease's alone and ends with it.
-func (k *Keeper) list(ctx context.Context, id store.LeaseID, d time.Duration) error {
+func (k *Keeper) list(ctx context.Context, id store.LeaseID, d time.Duration, cluster uint64) error {
 	if k.cfg.Token == "" {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, tryTimeout(d))
 	defer cancel()
-	value := encodeListing(listing{Token: k.cfg.Token, Instance: k.cfg.Instance, Duration: span(d)})
+	value := encodeListing(listing{Token: k.cfg.Token, Instance: k.cfg.Instance, Duration: span(d), Cluster: clusterID(cluster)})
 	resp, err := k.cfg.Backend.Txn(limited, &pb.TxnRequest{
 		Success: []*pb.RequestOp{store.Put(k.cfg.Keys.Lease(k.cfg.Host, id), value, id)},
 	})

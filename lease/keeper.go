@@ -36,7 +36,7 @@ type Config struct {
 	// the first time. Calls coalesce.
 	OnReady func()
 	// OnLost is called once for each lease whose validity has ended, within 250 ms,
-	// with a cause that is [ErrValidityEnded] or [store.ErrLeaseNotFound]. By then
+	// with a cause that is [ErrValidityEnded], [store.ErrLeaseNotFound] or [store.ErrOtherCluster]. By then
 	// the keeper no longer knows the lease.
 	OnLost func(id store.LeaseID, cause error)
 	// OnRenewed is called after each renewal that has succeeded. Again is set for the
@@ -99,6 +99,15 @@ func NewKeeper(cfg Config) *Keeper {
 	return k
 }
 
+// lock locks the keeper, and drops the leases of a cluster that another one has replaced.
+func (k *Keeper) lock() {
+	k.mu.Lock()
+	if id, _ := k.cfg.Backend.Cluster(); id != k.book.cluster {
+		k.book.in(k.clock.Now(), id)
+		k.unfinished = nil
+	}
+}
+
 // Run grants, renews and judges until ctx ends, and returns the cause. By then
 // everything it started has ended. The leases live on: they are for a later
 // process to resume, for RevokeAll to end, or run out.
@@ -113,9 +122,11 @@ func (k *Keeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 	for {
+		_, replaced := k.cfg.Backend.Cluster()
 		select {
 		case <-tick.C:
 		case <-k.wake:
+		case <-replaced:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -125,8 +136,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 
 // step does what is due now. What takes longer becomes a task.
 func (k *Keeper) step(ctx context.Context, tasks *sync.WaitGroup) {
-	k.mu.Lock()
+	k.lock()
 	w := k.book.due(k.clock.Now())
+	there := store.WithCluster(ctx, k.book.cluster)
 	k.mu.Unlock()
 	for _, l := range w.lost {
 		k.report(l)
@@ -135,13 +147,13 @@ func (k *Keeper) step(ctx context.Context, tasks *sync.WaitGroup) {
 		k.cfg.OnRenewed(s.id, s.again)
 	}
 	for _, try := range w.renew {
-		tasks.Go(func() { k.renew(ctx, try) })
+		tasks.Go(func() { k.renew(there, try) })
 	}
 	for _, job := range w.grant {
 		tasks.Go(func() { k.grant(ctx, job) })
 	}
 	for _, id := range w.revoke {
-		tasks.Go(func() { k.giveBack(ctx, id) })
+		tasks.Go(func() { k.giveBack(there, id) })
 	}
 	if w.ready {
 		k.cfg.OnReady()
@@ -150,12 +162,15 @@ func (k *Keeper) step(ctx context.Context, tasks *sync.WaitGroup) {
 
 // report reports a loss.
 func (k *Keeper) report(l loss) {
-	cause := causeExpired
-	if errors.Is(l.cause, store.ErrLeaseNotFound) {
+	cause, level := causeExpired, hclog.Error
+	switch {
+	case errors.Is(l.cause, store.ErrLeaseNotFound):
 		cause = causeGone
+	case errors.Is(l.cause, store.ErrOtherCluster):
+		cause, level = causeReplaced, hclog.Info // the change was logged, once
 	}
 	k.metrics.lost.WithLabelValues(cause).Inc()
-	k.log.Error("lost a lease", "lease", name(l.id), "error", l.cause)
+	k.log.Log(level, "lost a lease", "lease", name(l.id), "error", l.cause)
 	k.cfg.OnLost(l.id, l.cause)
 }
 
@@ -174,7 +189,7 @@ func (k *Keeper) poke() {
 // A set of more than [KeysPerLease] keys gets a lease that has no others.
 func (k *Keeper) Acquire(d time.Duration, keys int) (store.LeaseID, bool) {
 	now := k.clock.Now()
-	k.mu.Lock()
+	k.lock()
 	if k.closed {
 		k.mu.Unlock()
 		return 0, false
@@ -191,7 +206,7 @@ func (k *Keeper) Acquire(d time.Duration, keys int) (store.LeaseID, bool) {
 // got there. A lease that is lost needs none, but takes it.
 func (k *Keeper) Release(id store.LeaseID, keys int) {
 	now := k.clock.Now()
-	k.mu.Lock()
+	k.lock()
 	awaited, bad := k.book.release(now, id, keys)
 	k.mu.Unlock()
 	if awaited {
@@ -208,7 +223,7 @@ func (k *Keeper) Release(id store.LeaseID, keys int) {
 // now on has succeeded; the one that is will be reported lost.
 func (k *Keeper) Suspect(ids ...store.LeaseID) {
 	now := k.clock.Now()
-	k.mu.Lock()
+	k.lock()
 	k.book.suspect(now, ids)
 	k.mu.Unlock()
 	k.poke()
@@ -221,7 +236,7 @@ func (k *Keeper) Validity(id store.LeaseID) (Window, bool) { return k.ValidityAt
 // ValidityAt is [Keeper.Validity] at a time of the keeper's clock: to read that takes longer than
 // the rest.
 func (k *Keeper) ValidityAt(id store.LeaseID, now time.Duration) (Window, bool) {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	return k.book.validity(now, id)
 }
@@ -234,7 +249,7 @@ func (k *Keeper) Valid(id store.LeaseID) bool {
 
 // Keeps reports whether a lease is one that the keeper renews.
 func (k *Keeper) Keeps(id store.LeaseID) bool {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	return k.book.leases[id] != nil
 }
@@ -245,7 +260,7 @@ func (k *Keeper) Keeps(id store.LeaseID) bool {
 // keys. If it does not succeed within the window, the lease is lost.
 func (k *Keeper) Adopt(l Resumable, keys int) {
 	now := k.clock.Now()
-	k.mu.Lock()
+	k.lock()
 	if !k.closed {
 		k.book.adopt(now, l, keys)
 	}

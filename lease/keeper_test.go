@@ -56,7 +56,7 @@ func TestALeaseIsListedBeforeItIsHandedOut(t *testing.T) {
 			t.Fatalf("entry %v does not hang on its lease", kv)
 		}
 		l, err := decodeListing(string(kv.Key), kv.Value)
-		if want := (listing{testToken, testInst, span(time.Minute)}); err != nil || l != want {
+		if want := (listing{testToken, testInst, span(time.Minute), 1}); err != nil || l != want {
 			t.Errorf("entry %+v, %v", l, err)
 		}
 		if h.Trouble() != nil {

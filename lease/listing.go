@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -18,6 +19,22 @@ type listing struct {
 	Token    string `json:"token"`
 	Instance string `json:"instance"`
 	Duration span   `json:"duration"`
+	// Cluster is the etcd cluster in which the lease was granted. A restore from a snapshot
+	// brings the key back in another one, where the lease is not to be resumed.
+	Cluster clusterID `json:"cluster,omitempty"`
+}
+
+// clusterID is written as etcd prints it, such as "cdf818194e3a8c32".
+type clusterID uint64
+
+// MarshalText writes the id.
+func (c clusterID) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(c), 16), nil }
+
+// UnmarshalText reads the id.
+func (c *clusterID) UnmarshalText(text []byte) error {
+	id, err := strconv.ParseUint(string(text), 16, 64)
+	*c = clusterID(id)
+	return err
 }
 
 // span is a duration that is written as text, such as "5m0s".

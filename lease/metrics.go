@@ -14,6 +14,7 @@ const (
 	outcomeGone   = "gone"   // etcd no longer knows the lease
 	causeGone     = "gone"   // the same, for a loss
 	causeExpired  = "expired"
+	causeReplaced = "cluster_changed" // etcd is another cluster
 )
 
 type keeperMetrics struct {
@@ -42,14 +43,14 @@ func newKeeperMetrics(reg prometheus.Registerer, leases, margin func() float64) 
 		}, []string{"outcome"}),
 		lost: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_lease_lost_total",
-			Help: "Leases whose validity has ended, by cause: expired, gone.",
+			Help: "Leases whose validity has ended, by cause: expired, gone, cluster_changed.",
 		}, []string{"cause"}),
 	}
 }
 
 // countLeases is the metric of that name.
 func (k *Keeper) countLeases() float64 {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	return float64(len(k.book.leases))
 }
@@ -57,7 +58,7 @@ func (k *Keeper) countLeases() float64 {
 // leastMargin is the metric of that name.
 func (k *Keeper) leastMargin() float64 {
 	now := k.clock.Now()
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	least := math.NaN()
 	for _, e := range k.book.leases {

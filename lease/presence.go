@@ -51,7 +51,8 @@ type PresenceConfig struct {
 // name.
 //
 // All methods may be called by many goroutines. Losing the lease costs being
-// seen, and nothing else: it is made and put again.
+// seen, and nothing else: it is made and put again, also if another etcd cluster has replaced
+// that of the lease.
 type Presence struct {
 	cfg    PresenceConfig
 	key    string
@@ -63,8 +64,9 @@ type Presence struct {
 
 	mu      sync.Mutex // guards what follows
 	id      store.LeaseID
-	present bool  // id is in place
-	trouble error // why the last try to take the name failed; nil after a success
+	cluster uint64 // of etcd that id is of
+	present bool   // id is in place
+	trouble error  // why the last try to take the name failed; nil after a success
 }
 
 // NewPresence returns the presence of an instance that is not seen yet. It does
@@ -103,19 +105,28 @@ func (p *Presence) Run(ctx context.Context) error {
 		return ErrRan
 	}
 	for first := true; ; first = false {
+		cluster, replaced := p.cfg.Backend.Cluster()
 		id, ttl, err := p.enter(ctx, first)
 		if err != nil {
 			return err
 		}
-		p.entered(id)
+		if cluster == 0 { // etcd had not answered yet
+			cluster, _ = p.cfg.Backend.Cluster()
+		}
+		p.entered(id, cluster)
 		if first {
 			close(p.ready)
 		}
 		p.cfg.OnChange(id)
-		if err := p.hold(ctx, id, ttl); !errors.Is(err, store.ErrLeaseNotFound) {
+		switch err := p.hold(store.WithCluster(ctx, cluster), id, ttl, replaced); {
+		case errors.Is(err, store.ErrOtherCluster):
+			p.setTrouble(err)
+			p.log.Info("announcing the host in the cluster of now")
+		case errors.Is(err, store.ErrLeaseNotFound):
+			p.log.Warn("the presence lease is gone, making another")
+		default:
 			return err
 		}
-		p.log.Warn("the presence lease is gone, making another")
 		p.deregister()
 	}
 }
@@ -129,13 +140,15 @@ func (p *Presence) Ready() <-chan struct{} { return p.ready }
 func (p *Presence) Lease() (store.LeaseID, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.id, p.present
+	cluster, _ := p.cfg.Backend.Cluster()
+	return p.id, p.present && cluster == p.cluster
 }
 
 // Revoke ends the lease at once. It is for a graceful stop, after Run has returned. What it can't reach ends within 10 s.
 func (p *Presence) Revoke(ctx context.Context) error {
 	p.mu.Lock()
 	id, present := p.id, p.present
+	ctx = store.WithCluster(ctx, p.cluster)
 	p.present = false
 	p.mu.Unlock()
 	if !present {
@@ -144,10 +157,10 @@ func (p *Presence) Revoke(ctx context.Context) error {
 	return revoke(ctx, p.cfg.Backend, id)
 }
 
-func (p *Presence) entered(id store.LeaseID) {
+func (p *Presence) entered(id store.LeaseID, cluster uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.id, p.present, p.trouble = id, true, nil
+	p.id, p.cluster, p.present, p.trouble = id, cluster, true, nil
 }
 
 // Trouble tells why the instance is not seen, nil if nothing has failed: etcd is
@@ -173,14 +186,17 @@ func (p *Presence) deregister() {
 	p.present = false
 }
 
-// hold renews the lease until it is gone or ctx ends; its error tells which.
-func (p *Presence) hold(ctx context.Context, id store.LeaseID, ttl time.Duration) error {
+// hold renews the lease until it is gone, another cluster has replaced its own, or ctx ends; its
+// error tells which.
+func (p *Presence) hold(ctx context.Context, id store.LeaseID, ttl time.Duration, replaced <-chan struct{}) error {
 	next := time.NewTimer(renewAfter(ttl))
 	defer next.Stop()
 	failed := false
 	for {
 		select {
 		case <-next.C:
+		case <-replaced:
+			return errReplaced
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -19,7 +19,7 @@ func (k *Keeper) renew(ctx context.Context, try renewal) {
 		k.noteSuccess(try, ttl)
 	case errors.Is(err, store.ErrLeaseNotFound):
 		k.metrics.renewals.WithLabelValues(outcomeGone).Inc()
-		k.mu.Lock()
+		k.lock()
 		k.book.gone(try.id, err)
 		k.mu.Unlock()
 		k.poke()
@@ -34,7 +34,7 @@ func (k *Keeper) renew(ctx context.Context, try renewal) {
 // noteSuccess makes Run act at once on a success: a set may have been refused for want
 // of this lease.
 func (k *Keeper) noteSuccess(try renewal, ttl time.Duration) {
-	k.mu.Lock()
+	k.lock()
 	recovered := k.book.renewed(k.clock.Now(), try, ttl)
 	k.mu.Unlock()
 	if recovered {
@@ -45,7 +45,7 @@ func (k *Keeper) noteSuccess(try renewal, ttl time.Duration) {
 
 // noteFailure leaves the next try to a tick.
 func (k *Keeper) noteFailure(try renewal, err error) {
-	k.mu.Lock()
+	k.lock()
 	first := k.book.unrenewed(k.clock.Now(), try, err)
 	k.mu.Unlock()
 	if first {

@@ -19,6 +19,9 @@ type Resumable struct {
 	// Window is how long the lease is valid by what etcd said of it, counted from
 	// when it was asked: that process may have renewed it long ago.
 	Window Window
+
+	// Cluster is the etcd cluster that it is of.
+	Cluster uint64
 }
 
 // Resume lists the leases of an earlier process of the instance, for [Keeper.Adopt].
@@ -32,9 +35,13 @@ type Resumable struct {
 // is unknown. They end by themselves once no process renews them, and then Resume
 // succeeds; the error states when. Wait, or take another name. There is no way to override it.
 //
+// A lease that was granted in another cluster is omitted: a restore from a snapshot has brought it
+// back, and what it had may have another holder since. It ends by itself.
+//
 // An entry that can't be read refuses with [problem.CorruptValue]. A lease that has
 // ended meanwhile is omitted.
 func Resume(ctx context.Context, b store.Backend, clock Clock, keys store.Keys, host, instance, token string) ([]Resumable, error) {
+	ctx = store.InCluster(ctx, b)
 	own, foreign, err := listed(ctx, b, keys, host, instance, token)
 	if err != nil {
 		return nil, err
@@ -57,7 +64,9 @@ func Left(ctx context.Context, b store.Backend, keys store.Keys, host, instance,
 
 // listed returns the leases of an instance of a host that have the token, and those that have another one.
 func listed(ctx context.Context, b store.Backend, keys store.Keys, host, instance, token string) (own []Resumable, foreign []store.LeaseID, err error) {
+	ctx = store.InCluster(ctx, b)
 	all, err := store.ReadAll(ctx, b, keys.Leases(host))
+	cluster, _ := b.Cluster()
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the leases of host %q: %w", host, err)
 	}
@@ -68,8 +77,9 @@ func listed(ctx context.Context, b store.Backend, keys store.Keys, host, instanc
 		}
 		switch {
 		case l.Instance != instance:
+		case l.Cluster != 0 && uint64(l.Cluster) != cluster:
 		case l.Token == token:
-			own = append(own, Resumable{ID: store.LeaseID(kv.Lease), Duration: time.Duration(l.Duration)})
+			own = append(own, Resumable{ID: store.LeaseID(kv.Lease), Duration: time.Duration(l.Duration), Cluster: cluster})
 		default:
 			foreign = append(foreign, store.LeaseID(kv.Lease))
 		}

@@ -16,7 +16,7 @@ import (
 // leave leaves a lease as an earlier process did.
 func leave(etcd *fakeEtcd, host, instance, token string, d time.Duration) store.LeaseID {
 	id := etcd.lease(d)
-	etcd.put(testKeys.Lease(host, id), encodeListing(listing{token, instance, span(d)}), id)
+	etcd.put(testKeys.Lease(host, id), encodeListing(listing{token, instance, span(d), 1}), id)
 	return id
 }
 
@@ -30,7 +30,9 @@ func TestResumeFindsTheInstancesOwnLeases(t *testing.T) {
 		leave(etcd, "quay-2", testInst, "other", time.Minute)
 		leave(etcd, testHost+"0", testInst, "other", time.Minute)
 		got, err := Resume(t.Context(), etcd, etcd.clock, testKeys, testHost, testInst, testToken)
-		want := []Resumable{{a, time.Minute, NewWindow(etcd.clock.Now(), time.Minute)}, {b, time.Hour, NewWindow(etcd.clock.Now(), time.Hour)}}
+		want := []Resumable{
+			{a, time.Minute, NewWindow(etcd.clock.Now(), time.Minute), 1}, {b, time.Hour, NewWindow(etcd.clock.Now(), time.Hour), 1},
+		}
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("(-want +got) %s%v", diff, err)
 		}
@@ -118,7 +120,7 @@ func TestAnEntryOnAnotherLeaseIsCorrupt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := newFakeEtcd(newFakeClock())
 		id := etcd.lease(time.Minute)
-		etcd.put(testKeys.Lease(testHost, id+1), encodeListing(listing{testToken, testInst, span(time.Minute)}), id)
+		etcd.put(testKeys.Lease(testHost, id+1), encodeListing(listing{testToken, testInst, span(time.Minute), 1}), id)
 		_, err := Resume(t.Context(), etcd, etcd.clock, testKeys, testHost, testInst, testToken)
 		if problem.CodeOf(err) != problem.CorruptValue {
 			t.Errorf("error %v", err)

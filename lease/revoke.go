@@ -40,8 +40,9 @@ func (k *Keeper) giveBack(ctx context.Context, id store.LeaseID) {
 // revoked before ctx ends runs out by itself; the error names it. The leases to keep run out
 // by themselves, too.
 func (k *Keeper) RevokeAll(ctx context.Context, keep ...store.LeaseID) error {
-	k.mu.Lock()
+	k.lock()
 	k.closed = true
+	ctx = store.WithCluster(ctx, k.book.cluster)
 	ids := append(k.book.clear(), k.unfinished...)
 	k.unfinished = nil
 	k.mu.Unlock()

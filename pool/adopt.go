@@ -412,7 +412,7 @@ func (c *core) present(history uint64) {
 	if c.history = history; began {
 		return
 	}
-	c.log.Warn("etcd was restored without --bump-revision: this instance checks again what it holds, and fences may be given out twice", "revision", c.seen)
+	c.log.Warn("etcd was restored: this instance checks again what it holds; without --bump-revision, fencing tokens may be issued twice", "revision", c.seen)
 	c.restores++
 	c.ownRev, c.revokedRev, c.samples = 0, 0, [4]sample{}
 	c.phase, c.seen, c.resolveAt = fencing, 0, 0

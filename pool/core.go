@@ -331,7 +331,8 @@ func (c *core) allKnown() bool {
 type call struct {
 	txn      *pb.TxnRequest
 	batch    *batch
-	restores int // of the core, when it was made
+	restores int    // of the core, when it was made
+	cluster  uint64 // of etcd that it is for
 }
 
 // behind reports whether something waits for the view to come up to a revision.

@@ -142,7 +142,7 @@ func (e *Engine) caller(ctx context.Context) error {
 		select {
 		case call := <-e.calls:
 			try, cancel := context.WithTimeout(ctx, batchTimeout)
-			resp, err := e.cfg.Backend.Txn(try, call.txn)
+			resp, err := e.cfg.Backend.Txn(store.WithCluster(try, call.cluster), call.txn)
 			cancel()
 			e.answers <- answered{call, resp, err}
 		case <-ctx.Done():
@@ -167,11 +167,13 @@ func (e *Engine) loop(ctx context.Context) error {
 	behind := false
 	for e.owner.Lock(); ; {
 		e.collector.all(e.core)
+		cluster, _ := e.cfg.Backend.Cluster() // before the history, which changes with it
 		e.core.present(e.cfg.Backend.History())
 		at, more := e.collector.waits(time.Now())
 		if !more {
 			if call := e.core.nextIfSlow(time.Now()); call != nil {
 				e.collector.sent(call.batch)
+				call.cluster = cluster
 				e.calls <- call
 			}
 			at = e.core.wakesAt()

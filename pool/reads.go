@@ -435,6 +435,13 @@ func (e *Engine) Age(ctx context.Context) (time.Duration, error) {
 	return query(ctx, e, func(c *core) time.Duration { return time.Since(c.updatedAt) })
 }
 
+// Restoring reports whether etcd was restored, and the engine has not read all pools since.
+func (e *Engine) Restoring(ctx context.Context) (bool, error) {
+	return query(ctx, e, func(c *core) bool {
+		return c.history != e.cfg.Backend.History() || c.phase != normal || c.readAll || c.readingAll
+	})
+}
+
 // showWithin bounds the time that [Engine.Show] takes: that of a few writes.
 const showWithin = time.Second
 

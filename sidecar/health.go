@@ -41,6 +41,8 @@ func (a *apiServer) readiness(ctx context.Context, _ *struct{}) (*output[api.Hea
 		code, missing = problem.Unavailable, append(missing, fmt.Sprintf("name: %s", err))
 	} else if err != nil {
 		missing = append(missing, fmt.Sprintf("etcd: %s", err))
+	} else if why := s.unready(ctx); why != nil {
+		missing = append(missing, fmt.Sprintf("etcd: %s", why))
 	} else if old := s.viewAge(ctx); old > maxViewAge {
 		missing = append(missing, fmt.Sprintf("view: etcd has not answered for %s", old.Truncate(100*time.Millisecond)))
 	}
@@ -57,6 +59,13 @@ func (a *apiServer) readiness(ctx context.Context, _ *struct{}) (*output[api.Hea
 	p := api.NewProblem(code, "not ready: %s", strings.Join(missing, "; "))
 	p.NotReady = missing
 	return nil, p
+}
+
+// unready is why the instance cannot make claims now, nil if it can.
+func (s *session) unready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	return s.client.Unready(ctx)
 }
 
 // viewAge is how old the view of the pools is; readyTimeout and more if that

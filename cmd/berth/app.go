@@ -291,7 +291,7 @@ func (r *request) connect(do func() error) error {
 	if err != nil {
 		return err
 	}
-	backend, err := newBackend(s, newLogger(r.App.ErrWriter, s, hclog.Warn))
+	backend, err := newBackend(s, newLogger(r.App.ErrWriter, s, hclog.Warn), nil)
 	if err != nil {
 		return err
 	}
@@ -324,13 +324,13 @@ func options(s config.Settings, log hclog.Logger) (instance.Options, error) {
 }
 
 // newBackend makes the connections to etcd, without waiting for it.
-func newBackend(s config.Settings, log hclog.Logger) (*store.Client, error) {
+func newBackend(s config.Settings, log hclog.Logger, cluster *store.Cluster) (*store.Client, error) {
 	tls, err := s.ClientTLS(log)
 	if err != nil {
 		return nil, err
 	}
 	backend, err := store.NewClient(store.Config{
-		Endpoints: s.Endpoints, Dial: s.Dial(), TLS: tls, Username: s.User, Password: s.Password.Reveal(), Logger: log,
+		Endpoints: s.Endpoints, Dial: s.Dial(), TLS: tls, Username: s.User, Password: s.Password.Reveal(), Logger: log, Cluster: cluster,
 	})
 	if err != nil {
 		return nil, problem.Field("endpoints", "%w", err)

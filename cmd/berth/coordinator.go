@@ -47,7 +47,7 @@ func coordinate(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		p, err := startCandidate(sv.Settings, sv.log, registererOf(sv.metrics))
+		p, err := startCandidate(sv.Settings, sv.log, registererOf(sv.metrics), store.NewCluster(sv.log, registererOf(sv.metrics)))
 		if err != nil {
 			return err
 		}
@@ -72,8 +72,8 @@ func (r candidateRecord) String() string {
 }
 
 // startCandidate runs a candidate for coordinator.
-func startCandidate(s config.Settings, log hclog.Logger, reg prometheus.Registerer) (*process, error) {
-	return startProcess(s, log, func(backend *store.Client) member { return newCandidate(s, log, reg, backend) })
+func startCandidate(s config.Settings, log hclog.Logger, reg prometheus.Registerer, cluster *store.Cluster) (*process, error) {
+	return startProcess(s, log, cluster, func(backend *store.Client) member { return newCandidate(s, log, reg, backend) })
 }
 
 func newCandidate(s config.Settings, log hclog.Logger, reg prometheus.Registerer, backend *store.Client) member {

@@ -157,7 +157,7 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 		}
 		return err
 	}
-	st, err := startCandidate(s, log, cfg.Registerer)
+	st, err := startCandidate(s, log, cfg.Registerer, cfg.Options.Cluster)
 	if err != nil {
 		return err
 	}

@@ -310,7 +310,7 @@ func (m *etcdMember) campaign(ctx context.Context, cfg sidecar.Config) error {
 	}
 	s := m.s
 	s.Host = host
-	backend, err := newBackend(s, cfg.Logger)
+	backend, err := newBackend(s, cfg.Logger, cfg.Options.Cluster)
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func (h *hostOfServer) left(ctx context.Context, host string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	backend, err := newBackend(h.s, h.log)
+	backend, err := newBackend(h.s, h.log, nil)
 	if err != nil {
 		return 0, err
 	}

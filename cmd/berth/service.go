@@ -119,10 +119,10 @@ type process struct {
 	err   error
 }
 
-// startProcess runs a member with its own connections to etcd. The member waits for etcd if etcd is
-// unavailable.
-func startProcess(s config.Settings, log hclog.Logger, newMember func(*store.Client) member) (*process, error) {
-	backend, err := newBackend(s, log)
+// startProcess runs a member with its own connections to the etcd cluster of the process. The member
+// waits for etcd if etcd is unavailable.
+func startProcess(s config.Settings, log hclog.Logger, cluster *store.Cluster, newMember func(*store.Client) member) (*process, error) {
+	backend, err := newBackend(s, log, cluster)
 	if err != nil {
 		return nil, err
 	}

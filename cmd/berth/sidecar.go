@@ -20,6 +20,7 @@ import (
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -122,7 +123,7 @@ func serveHost(r *request, s config.Settings, cfg sidecar.Config, candidate bool
 	case etcd != nil:
 		st = etcd.runCandidate(cfg)
 	case candidate:
-		if st, err = startCandidate(s, cfg.Logger, cfg.Registerer); err != nil {
+		if st, err = startCandidate(s, cfg.Logger, cfg.Registerer, cfg.Options.Cluster); err != nil {
 			return err
 		}
 	}
@@ -196,6 +197,7 @@ func sidecarConfig(s config.Settings, log hclog.Logger) (sidecar.Config, error) 
 		return sidecar.Config{}, err
 	}
 	reg := newRegistry()
+	o.Cluster = store.NewCluster(log, reg)
 	return sidecar.Config{
 		Options: o,
 		Listen:  s.Listen, Socket: s.Socket, SocketMode: fs.FileMode(s.SocketMode), SocketGroup: s.SocketGroup, TLS: conf, Tokens: tokens, Policy: policy, Names: serverNames(s),

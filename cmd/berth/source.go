@@ -87,7 +87,7 @@ func sourceRun(q *request) error {
 		Argv: spec.Argv(), Env: append(config.WithoutSettings(os.Environ()), "BERTH_SOURCE="+spec.Name), Timeout: spec.Timeout,
 	}
 	var running *source.Source
-	p, err := startProcess(sv.Settings, sv.log, func(backend *store.Client) member {
+	p, err := startProcess(sv.Settings, sv.log, store.NewCluster(sv.log, registererOf(sv.metrics)), func(backend *store.Client) member {
 		running = source.New(source.Config{
 			Backend: backend, Keys: store.NewKeys(sv.Prefix), Spec: spec, List: command.List,
 			Submitter: func(ctx context.Context) (access.Identity, error) {

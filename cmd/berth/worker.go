@@ -111,7 +111,7 @@ func runWorker(r *request) error {
 		Retention: sv.RunRetention, MaxRunEvents: sv.MaxRunEvents,
 		Tracer: tracer, Logger: sv.log, Registerer: registererOf(sv.metrics),
 	})
-	health, err := serveHealth(r.ctx(), sv.Settings, sv.log, sv.metrics, client.Err)
+	health, err := serveHealth(r.ctx(), sv.Settings, sv.log, sv.metrics, func() error { return unready(client) })
 	if err != nil {
 		return errors.Join(err, client.Leave())
 	}
@@ -131,6 +131,16 @@ func runWorker(r *request) error {
 	err = workUntilSignal(r.ctx(), w, client, flags.drain, flags.commands.StopGrace, log)
 	log.Info("stopped", "left", w.Active())
 	return errors.Join(err, health.close())
+}
+
+// unreadyTimeout bounds the wait for what a worker has read of etcd.
+const unreadyTimeout = time.Second
+
+// unready returns why a worker is not ready.
+func unready(client *instance.Client) error {
+	ctx, cancel := context.WithTimeout(context.Background(), unreadyTimeout)
+	defer cancel()
+	return client.Unready(ctx)
 }
 
 // workUntilSignal runs a worker until a signal ends it, as that says.

@@ -40,10 +40,11 @@ type Journal struct {
 	group    store.Group   // of the changes with events
 	spares   spares
 
-	mu    sync.Mutex // guards what follows
-	lease store.LeaseID
-	left  int       // keys that can still be attached
-	until time.Time // when it takes no more
+	mu      sync.Mutex // guards what follows
+	lease   store.LeaseID
+	cluster uint64    // of etcd that the lease is of
+	left    int       // keys that can still be attached
+	until   time.Time // when it takes no more
 }
 
 // NewJournal returns a journal of the instance by ("host/instance"). Its events are kept at
@@ -162,31 +163,41 @@ func (j *Journal) reserve(ctx context.Context) (store.LeaseID, error) {
 func (j *Journal) take(now time.Time) (store.LeaseID, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.left == 0 || now.After(j.until) {
+	if !j.usable(now) {
 		return 0, false
 	}
 	j.left--
 	return j.lease, true
 }
 
+// usable reports whether the current lease takes another key. The lock is held.
+func (j *Journal) usable(now time.Time) bool {
+	cluster, _ := j.backend.Cluster()
+	return j.left > 0 && !now.After(j.until) && j.cluster == cluster
+}
+
 // grant grants a lease, unless another goroutine just has.
 func (j *Journal) grant(ctx context.Context) error {
 	now, share := time.Now(), j.retention/leaseShare
 	j.mu.Lock()
-	there := j.left > 0 && !now.After(j.until)
+	there := j.usable(now)
 	j.mu.Unlock()
 	if there {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, grantTimeout)
 	defer cancel()
-	id, _, err := j.backend.Grant(ctx, j.retention+share)
+	cluster, _ := j.backend.Cluster()
+	id, _, err := j.backend.Grant(store.WithCluster(ctx, cluster), j.retention+share)
 	if err != nil {
 		return err
 	}
+	if cluster == 0 { // etcd had not answered yet
+		cluster, _ = j.backend.Cluster()
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.lease, j.left, j.until = id, keysPerLease, now.Add(share)
+	j.lease, j.cluster, j.left, j.until = id, cluster, keysPerLease, now.Add(share)
 	return nil
 }
 

@@ -17,6 +17,9 @@
 //     them can write.
 //   - A candidate that this version cannot read counts as a candidate all the same.
 //
+// If another etcd cluster replaces that of a term, the term ends, and its context refuses all
+// requests. The campaign goes on in the other cluster with a new lease.
+//
 // A campaign that ends revokes its lease, so that the next candidate leads at once. If
 // the process is killed, the next candidate leads when the lease has expired.
 package election

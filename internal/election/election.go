@@ -57,7 +57,8 @@ type Campaign struct {
 	leases   chan store.LeaseID // the newest presence lease
 	feed     *store.Feed
 
-	lease      store.LeaseID // 0 if there is none
+	replaced   <-chan struct{} // closed when another etcd cluster has replaced that of what follows
+	lease      store.LeaseID   // 0 if there is none
 	candidates map[string]Candidate
 	known      bool  // candidates is complete
 	lost       int64 // the last of our terms that Lead has found to have ended
@@ -139,8 +140,13 @@ type tenure struct {
 	over   chan struct{} // closed when Lead has returned
 }
 
+// begin begins a term, unless another cluster has replaced the one that it is of: nil.
 func (c *Campaign) begin(ctx context.Context, term Candidate) *tenure {
-	inner, cancel := context.WithCancelCause(ctx)
+	cluster, replaced := c.backend.Cluster()
+	if replaced != c.replaced {
+		return nil
+	}
+	inner, cancel := context.WithCancelCause(store.WithCluster(ctx, cluster))
 	t := &tenure{term: term.Term, cancel: cancel, over: make(chan struct{})}
 	log := c.log.With("term", term.Term)
 	log.Info("leading")
@@ -159,6 +165,7 @@ func (t *tenure) end() {
 
 func (c *Campaign) loop(ctx context.Context) error {
 	defer c.retry.Stop()
+	_, c.replaced = c.backend.Cluster()
 	var t *tenure // nil while the process does not lead
 	defer func() {
 		if t != nil {
@@ -179,10 +186,13 @@ func (c *Campaign) loop(ctx context.Context) error {
 			over = t.over
 		}
 		select {
+		case <-c.replaced:
+			t = c.void(t)
 		case c.lease = <-c.leases:
 			c.register(ctx)
 		case m, ok := <-c.feed.Messages():
-			if ok {
+			if ok && m.History == c.backend.History() { // else it is read again
+				t = c.void(t)
 				c.message(m)
 				c.register(ctx)
 			}
@@ -194,6 +204,21 @@ func (c *Campaign) loop(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// void forgets the candidates and the lease, and ends the term under way, if they are of a cluster
+// that another one has replaced. It returns the term that goes on.
+func (c *Campaign) void(t *tenure) *tenure {
+	_, replaced := c.backend.Cluster()
+	if replaced == c.replaced {
+		return t
+	}
+	if t != nil {
+		t.end()
+	}
+	clear(c.candidates)
+	c.replaced, c.lease, c.known, c.lost = replaced, 0, false, 0
+	return nil
 }
 
 // message applies a message of the feed.
@@ -261,6 +286,9 @@ func (c *Campaign) elected() Candidate {
 
 // register puts our key if it does not exist. The feed reports it back.
 func (c *Campaign) register(ctx context.Context) {
+	if _, replaced := c.backend.Cluster(); replaced != c.replaced {
+		return
+	}
 	if c.mine().Term != 0 || c.lease == 0 || !c.known {
 		return
 	}

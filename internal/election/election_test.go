@@ -32,9 +32,10 @@ type voter struct {
 	depose chan error
 	stop   func() error
 	put    []string // keys next to the candidates
+	leases []store.LeaseID
 }
 
-func campaign(t *testing.T, etcd *storetest.Backend, host string) *voter {
+func campaign(t *testing.T, etcd *storetest.Backend, host string, began ...func(context.Context)) *voter {
 	v := &voter{by: etcd.Peer(), depose: make(chan error)}
 	c := New(Config{
 		Presence: lease.PresenceConfig{
@@ -44,6 +45,10 @@ func campaign(t *testing.T, etcd *storetest.Backend, host string) *voter {
 		OnPut: func(kv *mvccpb.KeyValue) { v.put = append(v.put, string(kv.Key)) },
 		Lead: func(ctx context.Context, term Candidate) error {
 			v.terms, v.leads = append(v.terms, term.Term), true
+			v.leases = append(v.leases, term.Lease)
+			for _, f := range began {
+				f(ctx)
+			}
 			defer func() { v.leads = false }()
 			if term.Host != host || term.Lease == 0 {
 				t.Errorf("%s leads as %+v", host, term)
@@ -190,4 +195,43 @@ func TestAFence(t *testing.T) {
 			t.Error(fmt.Sprint(cmp))
 		}
 	}
+}
+
+// A restore brings the key and the lease of the leader back, in another cluster.
+func TestATermOfAClusterThatWasReplacedIsVoid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := storetest.NewBackend(storetest.New(storetest.Options{}))
+		defer etcd.Close()
+		var terms []context.Context
+		one := campaign(t, etcd, "one", func(ctx context.Context) { terms = append(terms, ctx) })
+		defer func() { _ = one.stop() }()
+		pass(time.Minute)
+		leases := one.leases
+		etcd.Do(func(e *storetest.Etcd) {
+			e.Restore(e.Save(), 1000)
+			e.SetCluster(2)
+		})
+		if err := one.touch(terms[0]); !errors.Is(err, store.ErrOtherCluster) {
+			t.Errorf("the leader of the cluster before writes: %v", err)
+		}
+		pass(12 * time.Second) // the key of the former leader is there for as long as its lease
+		if !one.leads || len(one.terms) != 2 || one.terms[1] <= one.terms[0] {
+			t.Fatalf("leads: %v, terms %v", one.leads, one.terms)
+		}
+		if one.leases[len(one.leases)-1] == leases[0] {
+			t.Error("it leads on the lease of the cluster before")
+		}
+		if err := one.touch(terms[0]); !errors.Is(err, store.ErrOtherCluster) {
+			t.Errorf("a write of the first term: %v", err)
+		}
+		if err := one.touch(terms[1]); err != nil {
+			t.Errorf("a write of the second term: %v", err)
+		}
+	})
+}
+
+// touch writes a key, in the context of a term.
+func (v *voter) touch(term context.Context) error {
+	_, err := v.by.Txn(context.WithoutCancel(term), &pb.TxnRequest{Success: []*pb.RequestOp{store.Put("/b/touched", nil, 0)}})
+	return err
 }

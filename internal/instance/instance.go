@@ -102,6 +102,9 @@ type Options struct {
 	// block.
 	OnWait func(why error)
 
+	// Cluster is the etcd cluster of the process, if other clients of the process share it.
+	Cluster *store.Cluster
+
 	// Logger receives the log; nil discards it.
 	Logger hclog.Logger
 	// Registerer receives the metrics; nil disables them.
@@ -168,6 +171,7 @@ type Client struct {
 	presencePart, enginePart, keeperPart, waitersPart *part
 
 	opened atomic.Bool   // set when Open has returned
+	serves atomic.Uint64 // id of the etcd cluster in which it has been ready
 	done   chan struct{} // closed when a part has ended
 	end    sync.Once
 	err    error // the cause; set before done is closed
@@ -186,6 +190,9 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	if o.Registerer != nil {
 		c.metrics = &registrations{Registerer: o.Registerer}
 		c.opts.Registerer = c.metrics
+	}
+	if c.opts.Cluster == nil {
+		c.opts.Cluster = store.NewCluster(c.opts.Logger, c.opts.Registerer)
 	}
 	if err := c.connect(ctx); err != nil {
 		return nil, errors.Join(err, c.disconnect())
@@ -219,7 +226,7 @@ func (c *Client) connect(ctx context.Context) (err error) {
 func dial(ctx context.Context, o Options) (*store.Client, error) {
 	backend, err := store.NewClient(store.Config{
 		Endpoints: o.Endpoints, Dial: o.Dial, TLS: o.TLS, Username: o.Username, Password: o.Password,
-		Logger: o.Logger, Registerer: o.Registerer,
+		Logger: o.Logger, Registerer: o.Registerer, Cluster: o.Cluster,
 	})
 	if err != nil {
 		return nil, problem.Field("endpoints", "%w", err)
@@ -255,6 +262,8 @@ func (noJournal) Forget(string)              {}
 // start creates the parts and runs them.
 func (c *Client) start(ctx context.Context) error {
 	o := c.opts
+	cluster, _ := c.backend.Cluster()
+	c.serves.Store(cluster)
 	token := ""
 	if c.state != nil {
 		token = c.state.Token()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/audit"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
@@ -117,6 +118,29 @@ func (c *Client) SubscribeRuns(ctx context.Context) (<-chan pool.Event, error) {
 // Age returns how old this client's view of the pools is. The client grants nothing
 // while it is 2 s or older.
 func (c *Client) Age(ctx context.Context) (time.Duration, error) { return c.engine.Age(ctx) }
+
+// Unready returns why the client cannot make claims now: it has ended, or another etcd cluster has
+// replaced the one before, and the client has not read everything there yet. It is nil if neither is
+// so. Its code is etcd_unavailable, or that of [Client.Err].
+func (c *Client) Unready(ctx context.Context) error {
+	if err := c.Err(); err != nil {
+		return err
+	}
+	id, _ := c.backend.Cluster()
+	before := c.serves.Load()
+	if id == before {
+		return nil
+	}
+	const replaced = "etcd cluster %x has replaced %x, probably by a restore: "
+	if _, present := c.presence.Lease(); !present {
+		return problem.New(problem.EtcdUnavailable, replaced+"this host is not announced there yet", id, before)
+	}
+	if busy, err := c.engine.Restoring(ctx); err != nil || busy {
+		return problem.New(problem.EtcdUnavailable, replaced+"everything is being read again", id, before)
+	}
+	c.serves.CompareAndSwap(before, id)
+	return nil
+}
 
 // Host returns the host name of this client.
 func (c *Client) Host() string { return c.opts.Host }

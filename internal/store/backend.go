@@ -33,10 +33,14 @@ type Backend interface {
 	Revoke(ctx context.Context, id LeaseID) error
 	// TimeToLive returns the remaining time of a lease, or [ErrLeaseNotFound].
 	TimeToLive(ctx context.Context, id LeaseID) (time.Duration, error)
-	// History counts how often etcd was found at an earlier revision than before,
-	// restored from a backup. What was read or watched at a lower count is of a
-	// history that is no more.
+	// History counts how often etcd was found restored from a snapshot: at an earlier
+	// revision than before, or as another cluster. What was read or watched at a lower
+	// count is of a history that is no more.
 	History() uint64
+	// Cluster returns the id of the cluster whose answers count, 0 before the first answer,
+	// and a channel that is closed when another cluster has replaced that one. Leases and
+	// keys of the one before are void.
+	Cluster() (id uint64, replaced <-chan struct{})
 }
 
 // Watch is a running watch.

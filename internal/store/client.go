@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 // Config names the etcd to use, and the credentials.
@@ -35,6 +36,9 @@ type Config struct {
 	Logger hclog.Logger
 	// Registerer takes the metrics. Nil keeps none.
 	Registerer prometheus.Registerer
+	// Cluster is that of the process, whose clients share it. With nil, the client stays with the
+	// cluster that answers first, and takes no answer of another one.
+	Cluster *Cluster
 }
 
 // Client is the real [Backend]: connections per endpoint, so that one frozen
@@ -56,11 +60,7 @@ type Client struct {
 	writes, watches, leases, logins atomic.Uint32
 	watched                         atomic.Uint64 // watches so far
 
-	// cluster is the id of the cluster that answered first, seen the highest revision
-	// of any answer or watch, and history how often an answer had a lower one.
-	cluster atomic.Uint64
-	highest atomic.Int64
-	history atomic.Uint64
+	cluster *Cluster
 }
 
 var _ Backend = (*Client)(nil)
@@ -75,12 +75,12 @@ type endpoint struct {
 }
 
 // newEndpoint makes the connections to an endpoint. Each is opened when it is first used.
-func newEndpoint(cfg Config, login *login, address string) (*endpoint, error) {
-	data, err := connect(cfg, login, address)
+func newEndpoint(cfg Config, cluster *Cluster, login *login, address string) (*endpoint, error) {
+	data, err := connect(cfg, cluster, login, address)
 	if err != nil {
 		return nil, err
 	}
-	leases, err := connect(cfg, login, address)
+	leases, err := connect(cfg, cluster, login, address)
 	if err != nil {
 		return nil, errors.Join(err, data.Close())
 	}
@@ -118,13 +118,17 @@ func NewClient(cfg Config) (*Client, error) {
 	if log == nil {
 		log = hclog.NewNullLogger()
 	}
-	c := &Client{metrics: newClientMetrics(cfg.Registerer), log: log.Named("store"), tls: cfg.TLS}
+	c := &Client{metrics: newClientMetrics(cfg.Registerer), log: log.Named("store"), tls: cfg.TLS, cluster: cfg.Cluster}
+	if c.cluster == nil {
+		c.cluster = newCluster()
+	}
 	if cfg.Username != "" && cfg.Password != "" {
 		c.username = cfg.Username
 		c.login = newLogin(func(ctx context.Context) (string, error) { return c.logIn(ctx, cfg.Username, cfg.Password) })
+		c.cluster.has(c.login)
 	}
 	for _, address := range cfg.Endpoints {
-		conn, err := newEndpoint(cfg, c.login, address)
+		conn, err := newEndpoint(cfg, c.cluster, c.login, address)
 		if err != nil {
 			err = fmt.Errorf("etcd endpoint %q: %w", address, err)
 			return nil, errors.Join(err, c.Close())
@@ -150,8 +154,8 @@ func (c *Client) certificate() (*tls.Certificate, error) {
 
 // connect makes the connection to one endpoint. Etcd's own client does not know the
 // user: it would log in for each stream, and for each endpoint.
-func connect(cfg Config, login *login, address string) (*clientv3.Client, error) {
-	options := []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer))}
+func connect(cfg Config, cluster *Cluster, login *login, address string) (*clientv3.Client, error) {
+	options := append((&identifier{cluster}).options(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
 	if cfg.Dial != nil {
 		options = append(options, grpc.WithContextDialer(cfg.Dial))
 	}
@@ -159,12 +163,17 @@ func connect(cfg Config, login *login, address string) (*clientv3.Client, error)
 		options = append(options, grpc.WithPerRPCCredentials(login))
 	}
 	var conf *tls.Config
-	if cfg.TLS != nil {
+	transport := insecure.NewCredentials()
+	switch {
+	case cfg.TLS == nil && (strings.HasPrefix(address, "https:") || strings.HasPrefix(address, "unixs:")):
+		transport = credentials.NewTLS(nil) // as in etcd's client
+	case cfg.TLS != nil:
 		conf = cfg.TLS()
 		if !strings.HasPrefix(address, "http:") && !strings.HasPrefix(address, "unix:") { // as in etcd's client
-			options = append(options, grpc.WithTransportCredentials(reloaded{credentials.NewTLS(conf), cfg.TLS}))
+			transport = reloaded{credentials.NewTLS(conf), cfg.TLS}
 		}
 	}
+	options = append(options, grpc.WithTransportCredentials(identified{transport}))
 	return clientv3.New(clientv3.Config{
 		Endpoints:            []string{address},
 		TLS:                  conf,
@@ -197,6 +206,7 @@ func (r reloaded) Clone() credentials.TransportCredentials { return r }
 func (c *Client) Close() error {
 	if c.login != nil {
 		c.login.end()
+		c.cluster.hasNot(c.login)
 	}
 	var errs []error
 	for _, conn := range c.conns {
@@ -234,7 +244,7 @@ func (c *Client) Probe(ctx context.Context, prefix string) error {
 		}
 	}
 	kind := kindOf(errors.Unwrap(last))
-	for _, k := range []error{ErrDenied, ErrUnavailable, ErrNoSpace} {
+	for _, k := range []error{ErrDenied, ErrUnavailable, ErrNoSpace, ErrOtherCluster} {
 		if errors.Is(last, k) {
 			kind = k
 		}
@@ -275,68 +285,44 @@ func reason(err error) string {
 // Txn sends one transaction, once: again only if etcd has refused to process it, since it
 // did not know the login.
 func (c *Client) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
-	seen := c.highest.Load()
-	resp, err := do(ctx, c, &c.writes, "txn", func(ctx context.Context, at *endpoint, _ string) (*pb.TxnResponse, error) {
+	sent := c.cluster.at.Load()
+	seen := sent.highest.Load()
+	resp, err := do(ctx, c, sent, &c.writes, "txn", func(ctx context.Context, at *endpoint, _ string) (*pb.TxnResponse, error) {
 		return pb.NewKVClient(at.ActiveConnection()).Txn(ctx, req)
 	})
 	if err != nil {
 		return nil, c.explain(ctx, err, func() []Right { return rightsFor(req, nil) })
 	}
-	return resp, c.check(resp.Header, seen)
+	return resp, c.cluster.checkRevision(sent, seen, resp.Header.Revision)
 }
 
 // Range reads keys.
 func (c *Client) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
-	seen := c.highest.Load()
-	resp, err := do(ctx, c, &c.writes, "range", func(ctx context.Context, at *endpoint, _ string) (*pb.RangeResponse, error) {
+	sent := c.cluster.at.Load()
+	seen := sent.highest.Load()
+	resp, err := do(ctx, c, sent, &c.writes, "range", func(ctx context.Context, at *endpoint, _ string) (*pb.RangeResponse, error) {
 		return pb.NewKVClient(at.ActiveConnection()).Range(ctx, req)
 	})
 	if err != nil {
 		return nil, c.explain(ctx, err, func() []Right { return []Right{{false, string(req.Key), string(req.RangeEnd)}} })
 	}
-	return resp, c.check(resp.Header, seen)
+	return resp, c.cluster.checkRevision(sent, seen, resp.Header.Revision)
 }
 
-// check checks the header of an answer to a request that was sent when
-// revision seen was known. Every such answer is at least as new, unless etcd was
-// restored from a backup. Then the new count is taken from there on, and
-// [Client.History] has the feeds read everything again.
-func (c *Client) check(h *pb.ResponseHeader, seen int64) error {
-	if err := c.checkCluster(h.ClusterId); err != nil {
-		return err
-	}
-	if h.Revision < seen {
-		c.highest.Store(h.Revision)
-		c.history.Add(1)
-		return fmt.Errorf("%w: it is at revision %d after %d", ErrRestored, h.Revision, seen)
-	}
-	c.note(h.Revision)
-	return nil
-}
+// History counts the restores of etcd that responses have shown: by an earlier revision than one
+// before, or by the id of another cluster.
+func (c *Client) History() uint64 { return c.cluster.at.Load().number }
 
-func (c *Client) checkCluster(id uint64) error {
-	if !c.cluster.CompareAndSwap(0, id) && c.cluster.Load() != id {
-		return fmt.Errorf("%w: cluster %x answered instead of %x; if etcd was restored, restart this process", ErrOtherCluster, id, c.cluster.Load())
-	}
-	return nil
+// Cluster returns the id of the cluster that the client works with, and a channel that is closed when
+// another one has replaced it.
+func (c *Client) Cluster() (id uint64, replaced <-chan struct{}) {
+	h := c.cluster.at.Load()
+	return h.cluster, h.over
 }
-
-// note takes a revision that etcd has come to.
-func (c *Client) note(rev int64) {
-	for {
-		now := c.highest.Load()
-		if now >= rev || c.highest.CompareAndSwap(now, rev) {
-			return
-		}
-	}
-}
-
-// History counts the answers with a lower revision than one before.
-func (c *Client) History() uint64 { return c.history.Load() }
 
 // Grant makes a lease. Its time to live is rounded up to whole seconds.
 func (c *Client) Grant(ctx context.Context, ttl time.Duration) (LeaseID, time.Duration, error) {
-	resp, err := do(ctx, c, &c.leases, "grant", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseGrantResponse, error) {
+	resp, err := do(ctx, c, c.cluster.at.Load(), &c.leases, "grant", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseGrantResponse, error) {
 		return pb.NewLeaseClient(at.leases.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds(ttl)})
 	})
 	if err != nil {
@@ -347,7 +333,7 @@ func (c *Client) Grant(ctx context.Context, ttl time.Duration) (LeaseID, time.Du
 
 // Renew restarts a lease.
 func (c *Client) Renew(ctx context.Context, id LeaseID) (time.Duration, error) {
-	ttl, err := do(ctx, c, &c.leases, "renew", func(ctx context.Context, at *endpoint, token string) (time.Duration, error) {
+	ttl, err := do(ctx, c, c.cluster.at.Load(), &c.leases, "renew", func(ctx context.Context, at *endpoint, token string) (time.Duration, error) {
 		return at.renewals.renew(ctx, id, token)
 	})
 	return ttl, c.explain(ctx, err, nil)
@@ -355,7 +341,7 @@ func (c *Client) Renew(ctx context.Context, id LeaseID) (time.Duration, error) {
 
 // Revoke ends a lease.
 func (c *Client) Revoke(ctx context.Context, id LeaseID) error {
-	_, err := do(ctx, c, &c.leases, "revoke", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseRevokeResponse, error) {
+	_, err := do(ctx, c, c.cluster.at.Load(), &c.leases, "revoke", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseRevokeResponse, error) {
 		return pb.NewLeaseClient(at.leases.ActiveConnection()).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
 	})
 	if errors.Is(err, ErrLeaseNotFound) {
@@ -366,7 +352,7 @@ func (c *Client) Revoke(ctx context.Context, id LeaseID) error {
 
 // TimeToLive returns the remaining time of a lease.
 func (c *Client) TimeToLive(ctx context.Context, id LeaseID) (time.Duration, error) {
-	resp, err := do(ctx, c, &c.writes, "time_to_live", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseTimeToLiveResponse, error) {
+	resp, err := do(ctx, c, c.cluster.at.Load(), &c.writes, "time_to_live", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseTimeToLiveResponse, error) {
 		return pb.NewLeaseClient(at.ActiveConnection()).LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: int64(id)})
 	})
 	switch {
@@ -390,7 +376,8 @@ func (c *Client) fail(role *atomic.Uint32, at uint32, err error) {
 	if err == nil || len(c.conns) == 1 {
 		return
 	}
-	if errors.Is(err, ErrUnavailable) || errors.Is(kindOf(err), ErrUnavailable) {
+	failed := errors.Is(err, ErrUnavailable) || errors.Is(kindOf(err), ErrUnavailable)
+	if failed || errors.Is(err, ErrOtherCluster) {
 		if role.CompareAndSwap(at, at+1) {
 			next := c.conns[int(at+1)%len(c.conns)]
 			c.log.Info("etcd endpoint failed, going on with the next", "next", next.Endpoints()[0], "error", err)

@@ -18,7 +18,7 @@ var _ Compacter = (*Client)(nil)
 
 // Compact forgets what was before a revision, for all who use that etcd.
 func (c *Client) Compact(ctx context.Context, rev int64) error {
-	_, err := do(ctx, c, &c.writes, "compact", func(ctx context.Context, at *endpoint, _ string) (*pb.CompactionResponse, error) {
+	_, err := do(ctx, c, c.cluster.at.Load(), &c.writes, "compact", func(ctx context.Context, at *endpoint, _ string) (*pb.CompactionResponse, error) {
 		return pb.NewKVClient(at.ActiveConnection()).Compact(ctx, &pb.CompactionRequest{Revision: rev})
 	})
 	if errors.Is(err, ErrCompacted) {

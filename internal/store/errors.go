@@ -31,8 +31,8 @@ var (
 	ErrTooLarge = errors.New("request is too large for etcd")
 	// ErrInvalid: etcd refused the request for what it says.
 	ErrInvalid = errors.New("etcd can't take the request")
-	// ErrOtherCluster: an endpoint belongs to another cluster than the others.
-	// What a write did there is of no interest here.
+	// ErrOtherCluster: a response is of another cluster than the one that the client works
+	// with, or worked with when the request was made.
 	ErrOtherCluster = errors.New("another etcd cluster answers")
 	// ErrRestored: etcd is at an earlier revision than it was. It was restored
 	// from a backup, and claims and leases since the backup are lost.
@@ -70,7 +70,7 @@ func classify(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if kind := kindOf(err); kind != nil {
+	if kind := kindOf(err); kind != nil && !errors.Is(err, kind) {
 		return fmt.Errorf("%s: %w: %v", op, kind, err)
 	}
 	return fmt.Errorf("%s: %w", op, err)
@@ -81,6 +81,9 @@ const proposalDropped = "raft proposal dropped"
 
 // kindOf finds the error of ours that an error of etcd's client means, or nil.
 func kindOf(err error) error {
+	if errors.Is(err, ErrOtherCluster) {
+		return ErrOtherCluster
+	}
 	desc := rpctypes.ErrorDesc(err)
 	if _, of, ok := strings.Cut(desc, " desc = "); ok {
 		desc = of // a watch that etcd refuses has it as text

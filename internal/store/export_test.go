@@ -21,3 +21,14 @@ func (c *Client) Endpoints() []string {
 
 // NewRights are rights of a user, for tests.
 func NewRights(user string, held ...*authpb.Permission) Rights { return Rights{User: user, held: held} }
+
+// FailOver moves all kinds of work to the next endpoint.
+func (c *Client) FailOver() { c.UseEndpoint(c.writes.Load() + 1) }
+
+// UseEndpoint moves all kinds of work to an endpoint.
+func (c *Client) UseEndpoint(n uint32) {
+	c.writes.Store(n)
+	c.watches.Store(n)
+	c.leases.Store(n)
+	c.logins.Store(n)
+}

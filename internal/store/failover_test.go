@@ -152,6 +152,7 @@ func blackHole(t *testing.T) string {
 type faulty struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedLeaseServer
+	pb.UnimplementedMaintenanceServer
 	err          error
 	header       atomic.Pointer[pb.ResponseHeader]
 	txns, leases atomic.Int64
@@ -160,6 +161,10 @@ type faulty struct {
 func (f *faulty) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error) {
 	f.txns.Add(1)
 	return &pb.TxnResponse{Header: f.header.Load(), Succeeded: true}, f.err
+}
+
+func (f *faulty) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
+	return &pb.StatusResponse{Header: f.header.Load()}, nil
 }
 
 func (f *faulty) LeaseGrant(context.Context, *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
@@ -223,6 +228,7 @@ func serve(t *testing.T, f *faulty) string {
 	s := grpc.NewServer()
 	pb.RegisterKVServer(s, f)
 	pb.RegisterLeaseServer(s, f)
+	pb.RegisterMaintenanceServer(s, f)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {

@@ -83,6 +83,17 @@ func TestABrokenWatchIsReadAgainOnlyIfItsEventsAreGone(t *testing.T) {
 			_, _ = fd.etcd.Range(t.Context(), &pb.RangeRequest{Key: []byte("/p/")}) // another client learns of it
 			fd.put("/p/x", "/p/y", "/p/z")
 		}, "snapshot: x y z", store.ErrRestored},
+		"another cluster, at the same revision": {func(fd *feeding) {
+			fd.etcd.Do(func(e *storetest.Etcd) { e.SetCluster(2) })
+			fd.put("/p/b")
+		}, "snapshot: a b", store.ErrRestored},
+		"another cluster, at a later revision": {func(fd *feeding) {
+			fd.etcd.Do(func(e *storetest.Etcd) {
+				e.Restore(e.Save(), 5_000)
+				e.SetCluster(2)
+			})
+			fd.put("/p/b")
+		}, "snapshot: a b", store.ErrRestored},
 		"restored to a later revision": {func(fd *feeding) {
 			e := storetest.New(storetest.Options{Revision: 1_000_000_000})
 			compact(e)
@@ -134,6 +145,51 @@ func TestAWatchThatOutlivesARestoreIsReplaced(t *testing.T) {
 		}
 		fd.put("/p/e")
 		fd.want("put e")
+	})
+}
+
+func TestAWatchOfAClusterThatWasReplacedEnds(t *testing.T) {
+	feed(t, func(t *testing.T, fd *feeding) {
+		fd.want("snapshot: a")
+		synctest.Wait()
+		fd.etcd.Do(func(e *storetest.Etcd) { e.SetCluster(2) })
+		fd.put("/p/b")
+		if m := fd.want("snapshot: a b"); !errors.Is(m.Snapshot.Reason, store.ErrRestored) || m.Snapshot.History != 1 {
+			t.Errorf("history %d, reason %v", m.Snapshot.History, m.Snapshot.Reason)
+		}
+		fd.put("/p/e")
+		fd.want("put e")
+	})
+}
+
+// A page of another cluster has nothing to do with the pages before it, whichever request has met that cluster
+// first.
+func TestNoSnapshotHasPagesOfTwoClusters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := storetest.NewBackend(storetest.New(storetest.Options{}))
+		defer etcd.Close()
+		etcd.Do(func(e *storetest.Etcd) {
+			for i := range 5000 {
+				if _, err := e.Txn(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(fmt.Sprintf("/p/%05d", i), nil, 0)}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		pages := 0
+		etcd.Inject(func(c storetest.Call) storetest.Fault {
+			if c.Op == storetest.OpRange {
+				if pages++; pages == 2 {
+					etcd.Do(func(e *storetest.Etcd) { e.SetCluster(2) })
+					if _, err := etcd.TimeToLive(t.Context(), 1); !errors.Is(err, store.ErrOtherCluster) {
+						t.Errorf("another request meets the other cluster: %v", err)
+					}
+				}
+			}
+			return storetest.Fault{}
+		})
+		if s, err := store.ReadAll(t.Context(), etcd, "/p/"); !errors.Is(err, store.ErrOtherCluster) {
+			t.Errorf("%d keys, %v", len(s.KVs), err)
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,6 +128,13 @@ func (l *login) expired(token string) {
 	}
 }
 
+// forget forgets the token: it is of a cluster that another one has replaced.
+func (l *login) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.have, l.token, l.err, l.next = false, "", nil, time.Time{}
+}
+
 // GetRequestMetadata has each request carry the token of now.
 func (l *login) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	l.mu.Lock()
@@ -179,11 +187,9 @@ func (c *Client) logIn(ctx context.Context, user, password string) (string, erro
 				return a.token, nil
 			}
 			failed = append(failed, fmt.Sprintf("%s: %s", a.from, reason(a.err)+c.hint(classify("log in", a.err))))
-			kind := kindOf(a.err)
-			if kind == nil || len(failed) == len(c.conns) && errors.Is(kind, ErrUnavailable) {
-				kind = ErrUnavailable
-			}
-			if !errors.Is(kind, ErrUnavailable) || len(failed) == len(c.conns) {
+			kind := cmp.Or(kindOf(a.err), ErrUnavailable)
+			another := errors.Is(kind, ErrUnavailable) || errors.Is(kind, ErrOtherCluster) // may do better
+			if !another || len(failed) == len(c.conns) {
 				return "", fmt.Errorf("%w (%s)", kind, strings.Join(failed, "; "))
 			}
 			if asked < len(c.conns) {
@@ -206,11 +212,18 @@ var operations = map[string]string{
 	"rights": "read rights",
 }
 
-// do sends one request through the endpoint that a kind of work uses. If etcd does not
-// know its login any more, the request did nothing, and is sent once more after another
+// do sends one request through the endpoint that a kind of work uses. If etcd no longer
+// knows its login, the request did nothing, and is sent once more after another
 // login.
-func do[T any](ctx context.Context, c *Client, role *atomic.Uint32, op string, send func(ctx context.Context, at *endpoint, token string) (T, error)) (T, error) {
+//
+// The request is made in the history sent: the response counts only while the client works with
+// its cluster.
+func do[T any](ctx context.Context, c *Client, sent *history, role *atomic.Uint32, op string, send func(ctx context.Context, at *endpoint, token string) (T, error)) (T, error) {
 	var none T
+	if sent.cluster != 0 && IsReplaced(ctx, sent.cluster) {
+		return none, fmt.Errorf("%s: %w: cluster %x has replaced the one that it was for", operations[op], ErrOtherCluster, sent.cluster)
+	}
+	ctx = context.WithValue(ctx, sentKey{}, sent)
 	for again := false; ; again = true {
 		token, err := c.login.get(ctx)
 		if err != nil {
@@ -219,6 +232,9 @@ func do[T any](ctx context.Context, c *Client, role *atomic.Uint32, op string, s
 		at, n := c.pick(role)
 		begin := time.Now()
 		answer, err := send(ctx, at, token)
+		if err == nil && sent.cluster != 0 { // for renewals, which share a stream
+			err = c.cluster.check(sent, c.cluster.at.Load().cluster)
+		}
 		c.metrics.observe(op, begin, err)
 		c.fail(role, n, err)
 		if err == nil {

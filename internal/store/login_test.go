@@ -35,6 +35,7 @@ type clerk struct {
 	pb.UnimplementedAuthServer
 	pb.UnimplementedKVServer
 	pb.UnimplementedLeaseServer
+	pb.UnimplementedMaintenanceServer
 	of      *cityHall
 	address string
 	server  *grpc.Server
@@ -69,6 +70,7 @@ func (m *clerk) start(address string) {
 	pb.RegisterAuthServer(m.server, m)
 	pb.RegisterKVServer(m.server, m)
 	pb.RegisterLeaseServer(m.server, m)
+	pb.RegisterMaintenanceServer(m.server, m)
 	server, ended := m.server, m.ended
 	go func() { ended <- server.Serve(l) }()
 }
@@ -115,7 +117,7 @@ func (m *clerk) Authenticate(_ context.Context, req *pb.AuthenticateRequest) (*p
 	m.of.given++
 	token := fmt.Sprint("token", m.of.given)
 	m.of.tokens[token] = true
-	return &pb.AuthenticateResponse{Header: &pb.ResponseHeader{}, Token: token}, nil
+	return &pb.AuthenticateResponse{Header: m.header(), Token: token}, nil
 }
 
 func (m *clerk) check(ctx context.Context) error {
@@ -132,6 +134,10 @@ func (m *clerk) check(ctx context.Context) error {
 }
 
 func (m *clerk) header() *pb.ResponseHeader { return &pb.ResponseHeader{ClusterId: 1, Revision: 1} }
+
+func (m *clerk) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.StatusResponse, error) {
+	return &pb.StatusResponse{Header: m.header()}, m.check(ctx)
+}
 
 func (m *clerk) Range(ctx context.Context, _ *pb.RangeRequest) (*pb.RangeResponse, error) {
 	if err := m.check(ctx); err != nil {

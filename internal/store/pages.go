@@ -50,7 +50,8 @@ type Page struct {
 	More bool
 }
 
-// Each calls take with each page, in order, until it returns false. It returns the revision.
+// Each calls take with each page, in order, until it returns false. It returns the revision. All
+// pages are of one history of etcd; otherwise the error is [ErrRestored] or [ErrOtherCluster].
 func (p Pages) Each(ctx context.Context, b Backend, take func(Page) bool) (revision int64, err error) {
 	most := p.Most
 	if most == 0 {
@@ -63,12 +64,16 @@ func (p Pages) Each(ctx context.Context, b Backend, take func(Page) bool) (revis
 	limit = min(limit, most)
 	key, end := p.bounds()
 	revision = p.Revision
+	ctx, history := InCluster(ctx, b), b.History()
 	for {
 		resp, err := readPage(ctx, b, &pb.RangeRequest{
 			Key: key, RangeEnd: end, Limit: int64(limit), Revision: revision, KeysOnly: p.KeysOnly,
 		})
 		if err != nil {
 			return 0, err
+		}
+		if b.History() != history {
+			return 0, ErrRestored // the pages before are of another history
 		}
 		if revision == 0 {
 			revision = resp.Header.Revision

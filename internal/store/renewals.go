@@ -160,7 +160,12 @@ func (r *renewals) end(s *renewStream, err error) {
 // toOthers is the error for all but the first request of a stream that has ended. One
 // that was not used was refused to all.
 func (s *renewStream) toOthers() error {
-	if !s.used || errors.Is(kindOf(s.err), ErrUnavailable) || errors.Is(s.err, ErrUnavailable) {
+	for _, ofAll := range []error{ErrUnavailable, ErrOtherCluster} {
+		if errors.Is(kindOf(s.err), ofAll) || errors.Is(s.err, ofAll) {
+			return s.err
+		}
+	}
+	if !s.used {
 		return s.err
 	}
 	return errOfAnother

@@ -129,7 +129,7 @@ func (c *Client) User(ctx context.Context) (string, error) {
 	if name == "" {
 		return "", nil
 	}
-	status, err := do(ctx, c, &c.writes, "rights", func(ctx context.Context, at *endpoint, _ string) (*pb.AuthStatusResponse, error) {
+	status, err := do(ctx, c, c.cluster.at.Load(), &c.writes, "rights", func(ctx context.Context, at *endpoint, _ string) (*pb.AuthStatusResponse, error) {
 		return pb.NewAuthClient(at.ActiveConnection()).AuthStatus(ctx, &pb.AuthStatusRequest{})
 	})
 	if err != nil || !status.Enabled {
@@ -143,7 +143,7 @@ func (c *Client) User(ctx context.Context) (string, error) {
 
 // roles returns the roles of a user. A user may always read its own.
 func (c *Client) roles(ctx context.Context, user string) ([]string, error) {
-	got, err := do(ctx, c, &c.writes, "rights", func(ctx context.Context, at *endpoint, _ string) (*pb.AuthUserGetResponse, error) {
+	got, err := do(ctx, c, c.cluster.at.Load(), &c.writes, "rights", func(ctx context.Context, at *endpoint, _ string) (*pb.AuthUserGetResponse, error) {
 		return pb.NewAuthClient(at.ActiveConnection()).UserGet(ctx, &pb.AuthUserGetRequest{Name: user})
 	})
 	return got.GetRoles(), err
@@ -179,7 +179,7 @@ func (c *Client) Rights(ctx context.Context) (Rights, error) {
 		if r.all {
 			break
 		}
-		got, err := do(ctx, c, &c.writes, "rights", func(ctx context.Context, at *endpoint, _ string) (*pb.AuthRoleGetResponse, error) {
+		got, err := do(ctx, c, c.cluster.at.Load(), &c.writes, "rights", func(ctx context.Context, at *endpoint, _ string) (*pb.AuthRoleGetResponse, error) {
 			return pb.NewAuthClient(at.ActiveConnection()).RoleGet(ctx, &pb.AuthRoleGetRequest{Role: role})
 		})
 		if err != nil {

@@ -21,9 +21,11 @@ func (c *Client) Watch(ctx context.Context, prefix string, from int64) Watch {
 	// with the same.
 	ctx = metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx),
 		"berth-watch", strconv.FormatUint(c.watched.Add(1), 10))
-	ctx, cancel := context.WithCancel(ctx)
+	sent := c.cluster.at.Load()
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, sentKey{}, sent))
 	w := &clientWatch{
 		client:   c,
+		sent:     sent,
 		conn:     conn.Client,
 		ctx:      ctx,
 		cancel:   cancel,
@@ -38,6 +40,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from int64) Watch {
 
 type clientWatch struct {
 	client   *Client
+	sent     *history // that it began in
 	conn     *clientv3.Client
 	ctx      context.Context // the watch's own, for requests on its stream
 	cancel   context.CancelFunc
@@ -83,6 +86,9 @@ func (w *clientWatch) run(prefix string, from int64) {
 	defer close(w.messages)
 	defer w.cancel()
 	token, err := w.client.login.get(w.ctx)
+	if err == nil && w.sent.cluster != 0 && IsReplaced(w.ctx, w.sent.cluster) {
+		err = ErrOtherCluster
+	}
 	if err != nil {
 		w.send(WatchMessage{Err: fmt.Errorf("watch: %w", err)})
 		return
@@ -92,9 +98,6 @@ func (w *clientWatch) run(prefix string, from int64) {
 		clientv3.WithRev(from))
 	for r := range events {
 		m := WatchMessage{Err: classify("watch", r.Err())}
-		if m.Err == nil {
-			m.Err = w.client.checkCluster(r.Header.ClusterId)
-		}
 		switch {
 		case m.Err != nil:
 			m.Err = w.client.explain(w.ctx, m.Err, func() []Right { return ReadRights(prefix) })
@@ -113,7 +116,7 @@ func (w *clientWatch) run(prefix string, from int64) {
 		default:
 			continue
 		}
-		w.client.note(m.Revision)
+		w.client.cluster.note(w.sent, m.Revision)
 		if !w.send(m) || m.Err != nil {
 			return
 		}

@@ -29,6 +29,8 @@ type Backend struct {
 	watches      map[*watch]struct{}
 	restored     bool // etcd was, and no response has shown it yet
 	history      uint64
+	cluster      uint64        // of the first answer, or of the etcd that has replaced that one; 0 before it
+	replaced     chan struct{} // closed when another cluster replaces that one
 }
 
 var _ store.Backend = (*Backend)(nil)
@@ -82,7 +84,8 @@ func (b *Backend) BreakWatches(err error) {
 // Restore replaces the etcd behind all clients by e, which then must be used through
 // [Backend.Do] alone: as a restore from a backup does. Watches go on in e after what
 // they have delivered. If e is at an earlier revision, the next answer that carries
-// one is [store.ErrRestored] to each client.
+// one is [store.ErrRestored] to each client. If e is another cluster, the next request of
+// each client is refused with [store.ErrOtherCluster], and its watches end.
 func (b *Backend) Restore(e *Etcd) {
 	h := b.hub
 	h.mu.Lock()
@@ -104,6 +107,33 @@ func (b *Backend) History() uint64 {
 	b.hub.mu.Lock()
 	defer b.hub.mu.Unlock()
 	return b.history
+}
+
+// Cluster returns the cluster of the last answer.
+func (b *Backend) Cluster() (id uint64, replaced <-chan struct{}) {
+	b.hub.mu.Lock()
+	defer b.hub.mu.Unlock()
+	return b.cluster, b.replaced
+}
+
+// belongs checks that etcd is the cluster that the client works with, and worked with when a
+// request was made for that cluster: as [store.Client] does, before the request is sent. The lock
+// is held.
+func (b *Backend) belongs(to uint64) error {
+	switch id := b.hub.etcd.opts.ClusterID; {
+	case b.cluster == 0:
+		b.cluster = id
+	case b.cluster != id:
+		b.cluster, b.restored = id, false
+		b.history++
+		close(b.replaced)
+		b.replaced = make(chan struct{})
+		b.wake()
+		return store.ErrOtherCluster
+	case to != 0 && to != id:
+		return store.ErrOtherCluster
+	}
+	return nil
 }
 
 // check tells of a restore, once.

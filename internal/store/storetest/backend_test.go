@@ -3,12 +3,14 @@ package storetest
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/store"
 )
@@ -47,6 +49,71 @@ func silence(t *testing.T, w store.Watch) {
 		t.Fatalf("delivered: %+v", m)
 	default:
 	}
+}
+
+// What a client works with is what the real one does: see TestNoAnswerOfAnotherClusterCounts.
+func TestARequestToAnotherClusterIsRefusedAndNotCarriedOut(t *testing.T) {
+	for name, ask := range map[string]func(context.Context, *Backend) error{
+		"txn": func(ctx context.Context, b *Backend) error {
+			_, err := b.Txn(ctx, always(putOn("b", 0)))
+			return err
+		},
+		"range": func(ctx context.Context, b *Backend) error {
+			_, err := b.Range(ctx, &pb.RangeRequest{Key: []byte("a")})
+			return err
+		},
+		"grant": func(ctx context.Context, b *Backend) error {
+			_, _, err := b.Grant(ctx, time.Minute)
+			return err
+		},
+		"renew":  func(ctx context.Context, b *Backend) error { _, err := b.Renew(ctx, 1); return err },
+		"revoke": func(ctx context.Context, b *Backend) error { return b.Revoke(ctx, 1) },
+		"time to live": func(ctx context.Context, b *Backend) error {
+			_, err := b.TimeToLive(ctx, 1)
+			return err
+		},
+		"watch": func(ctx context.Context, b *Backend) error { return expectMessage(b.Watch(ctx, "a", 2)).Err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *Backend) {
+				ctx := t.Context()
+				id, _, err := b.Grant(ctx, time.Hour)
+				must(t, err)
+				_, err = b.Txn(ctx, always(putOn("a", int64(id))))
+				must(t, err)
+				of := store.InCluster(ctx, b)
+				before, replaced := b.Cluster()
+				b.Do(func(e *Etcd) { e.SetCluster(9) })
+				if err := ask(ctx, b); !errors.Is(err, store.ErrOtherCluster) {
+					t.Errorf("the other cluster answers: %v", err)
+				}
+				b.Do(func(e *Etcd) {
+					if n := len(slices.Collect(e.All(""))); n != 1 || e.Revision() != 2 {
+						t.Errorf("%d keys at revision %d: it was carried out", n, e.Revision())
+					}
+				})
+				<-replaced
+				if now, _ := b.Cluster(); before != 1 || now != 9 || b.History() != 1 {
+					t.Errorf("cluster %d became %d, history %d", before, now, b.History())
+				}
+				if err := ask(ctx, b); err != nil {
+					t.Errorf("after the change: %v", err)
+				}
+				if name == "watch" {
+					return
+				}
+				if err := ask(of, b); !errors.Is(err, store.ErrOtherCluster) {
+					t.Errorf("a request for the cluster before: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// expectMessage returns the next message of a watch.
+func expectMessage(w store.Watch) store.WatchMessage {
+	defer w.Abandon()
+	return <-w.Messages()
 }
 
 func TestLeasesEndByTheClock(t *testing.T) {

@@ -150,6 +150,9 @@ func (e *Etcd) Save() *Saved {
 // Revision is the one of the snapshot.
 func (s *Saved) Revision() int64 { return s.rev }
 
+// SetCluster gives the store the id of another cluster, as a restore with a new cluster token does.
+func (e *Etcd) SetCluster(id uint64) { e.opts.ClusterID = id }
+
 // Restore goes back to a snapshot as etcdutl does with --bump-revision and --mark-compacted:
 // keys keep their revisions, leases have their full time, and the store is at a revision
 // that is later by bump than the last one, with all before it compacted and forgotten.

@@ -61,6 +61,10 @@ func call[T any](ctx context.Context, b *Backend, c Call, do func(*Etcd, Call) (
 	if ctx.Err() != nil {
 		return none, gaveUp(ctx, c.Op)
 	}
+	to, _ := b.Cluster()
+	if store.IsReplaced(ctx, to) {
+		return none, fmt.Errorf("%s: %w", c.Op, store.ErrOtherCluster)
+	}
 	f, err := b.fault(c)
 	switch {
 	case err != nil:
@@ -68,7 +72,12 @@ func call[T any](ctx context.Context, b *Backend, c Call, do func(*Etcd, Call) (
 	case f.Drop:
 		return none, b.lost(ctx, c.Op, f)
 	}
-	answer, err := send(ctx, b, c, f, do)
+	answer, err := send(ctx, b, c, f, func(e *Etcd, c Call) (T, error) {
+		if err := b.belongs(to); err != nil {
+			return none, fmt.Errorf("%s: %w", c.Op, err)
+		}
+		return do(e, c)
+	})
 	if f.LoseAnswer {
 		return none, b.lost(ctx, c.Op, f)
 	}

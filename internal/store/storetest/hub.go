@@ -33,7 +33,7 @@ func newHub(e *Etcd, manual bool) *hub {
 func (h *hub) client() *Backend {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	b := &Backend{hub: h, done: make(chan struct{}), watches: make(map[*watch]struct{})}
+	b := &Backend{hub: h, done: make(chan struct{}), watches: make(map[*watch]struct{}), replaced: make(chan struct{})}
 	h.clients[b] = struct{}{}
 	return b
 }

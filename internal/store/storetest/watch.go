@@ -21,8 +21,9 @@ type watch struct {
 
 	// Guarded by the hub's mu.
 	follower *Follower
-	progress bool  // was asked for
-	broken   error // ends the watch
+	cluster  uint64 // that it is of; 0 if that was not known yet
+	progress bool   // was asked for
+	broken   error  // ends the watch
 }
 
 // Watch follows every key under prefix from revision from on.
@@ -37,7 +38,7 @@ func (b *Backend) Watch(ctx context.Context, prefix string, from int64) store.Wa
 	}
 	b.hub.mu.Lock()
 	defer b.hub.mu.Unlock()
-	w.follower = b.hub.etcd.Follow(prefix, from)
+	w.follower, w.cluster = b.hub.etcd.Follow(prefix, from), b.cluster
 	if b.closed {
 		cancel()
 		close(w.messages)
@@ -105,6 +106,9 @@ func (w *watch) prepare(next delivery) delivery {
 	if w.backend.silent() {
 		w.progress, next.open = false, false
 		return next
+	}
+	if err := w.backend.belongs(w.cluster); err != nil {
+		return delivery{store.WatchMessage{Err: fmt.Errorf("watch: %w", err)}, true, true}
 	}
 	if !next.taken {
 		next.message, next.taken = w.follower.Next(maxRevisions)

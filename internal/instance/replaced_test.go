@@ -1,0 +1,145 @@
+package instance_test
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store/embed"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+)
+
+// output is a log.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// setFull has an etcd take deletes only, or end that.
+func setFull(t *testing.T, srv *embed.Server, action pb.AlarmRequest_AlarmAction) {
+	t.Helper()
+	conn, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Endpoint()}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	members, err := conn.MemberList(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = pb.NewMaintenanceClient(conn.ActiveConnection()).Alarm(t.Context(), &pb.AlarmRequest{
+		Action: action, Alarm: pb.AlarmType_NOSPACE, MemberID: members.Members[0].ID,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// becomes waits until a client is ready, or is not.
+func becomes(t *testing.T, c *instance.Client, ready bool) (why error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for {
+		if why = c.Unready(t.Context()); (why == nil) == ready {
+			return why
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			t.Fatalf("it does not become ready (%t): %v", ready, why)
+		}
+	}
+}
+
+// The other cluster is full at first, so that the host cannot be announced there.
+func TestAClientWhoseClusterIsReplacedGoesOnInTheOther(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "other")
+	other := embedtest.New(t, func(cfg *embed.Config) { cfg.DataDir, cfg.Token = dir, "other" })
+	founder := open(t, other)
+	setPool(t, founder, "db", 1, time.Minute)
+	if err := founder.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	setFull(t, other, pb.AlarmRequest_ACTIVATE)
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	first := embedtest.New(t)
+	log := &output{}
+	c, err := instance.Open(t.Context(), instance.Options{
+		Endpoints: []string{first.Endpoint()}, Host: "one", Logger: hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Warn}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Leave() })
+	setPool(t, c, "db", 1, time.Minute)
+	claim := claimed(t, c, instance.Slots{"db": 1})
+	waits := make(chan error, 1)
+	go func() {
+		claim, err := c.Claim(context.WithoutCancel(t.Context()), instance.Slots{"db": 1}, instance.WithID("waits"), instance.WithWait(10*time.Minute))
+		if err == nil {
+			err = claim.Release(context.Background())
+		}
+		waits <- err
+	}()
+	if err := c.Unready(t.Context()); err != nil {
+		t.Errorf("it is not ready: %v", err)
+	}
+	address := strings.TrimPrefix(first.Endpoint(), "http://")
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other = embedtest.New(t, func(cfg *embed.Config) { cfg.DataDir, cfg.ClientListen = dir, address })
+
+	<-claim.Context().Done()
+	if err := claim.Err(); problem.CodeOf(err) != problem.ClaimLost || !strings.Contains(err.Error(), "another etcd cluster answers") {
+		t.Errorf("the claim has ended with %v", err)
+	}
+	if left, _ := claim.ValidFor(); left != 0 {
+		t.Errorf("it is valid for %s", left)
+	}
+	if err := claim.Release(t.Context()); err != nil { // its holder has stopped
+		t.Error(err)
+	}
+	why := becomes(t, c, false)
+	if problem.CodeOf(why) != problem.EtcdUnavailable || !strings.Contains(why.Error(), "has replaced") {
+		t.Errorf("it is not ready: %v", why)
+	}
+	setFull(t, other, pb.AlarmRequest_DEACTIVATE)
+	becomes(t, c, true)
+	if err := <-waits; err != nil {
+		t.Errorf("the claim that waited: %v", err)
+	}
+	if n := strings.Count(log.String(), "[ERROR]"); n != 1 {
+		t.Errorf("%d error lines, want 1:\n%s", n, log.String())
+	}
+}
