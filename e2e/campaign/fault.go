@@ -83,7 +83,7 @@ func (c *campaign) inject(ctx context.Context, f fault) (heal, error) {
 		err := c.cluster.replace(ctx, f.Member)
 		return func(context.Context) error { m.want(true); return nil }, err
 	case lostServer:
-		return c.loseServer(ctx, f.Member, h)
+		return c.loseServer(ctx, f, h)
 	case "lose-quorum":
 		return c.loseQuorum(f), nil
 	case "restore", "restore-new-id":
@@ -206,11 +206,19 @@ func together(all map[int]weather) (sum weather) {
 	return sum
 }
 
+// unseenAfter is how long after its processes have ended a host counts as not seen.
+const unseenAfter = 14 * time.Second
+
 // loseServer ends all processes of a machine with a member and a host, and removes their data. When the
 // fault ends, it does what docs/how-to/server.md says: an operator replaces the member, and the server
-// starts without data. Nothing that the lost processes held is released: it ends with its leases.
-func (c *campaign) loseServer(ctx context.Context, member int, h *host) (heal, error) {
-	m := c.cluster.members[member]
+// starts without data. What the lost processes held ends with its leases, or half of the times the
+// operator frees it when no process of the host has been seen for long enough.
+func (c *campaign) loseServer(ctx context.Context, f fault, h *host) (heal, error) {
+	member, m := f.Member, c.cluster.members[f.Member]
+	command := []string{"cluster", "member", "replace", m.name}
+	if f.N%2 == 0 {
+		command = append(command, "--free", "--of", h.name)
+	}
 	for _, p := range append(h.processes(), m.process) {
 		p.want(false)
 	}
@@ -219,9 +227,14 @@ func (c *campaign) loseServer(ctx context.Context, member int, h *host) (heal, e
 			return nil, err
 		}
 	}
+	lost := time.Now()
 	back := func(ctx context.Context) error {
+		if len(command) > 4 {
+			pause(ctx, time.Until(lost.Add(unseenAfter)))
+		}
 		err := c.cluster.replaceLost(ctx, member, func(ctx context.Context) error {
-			_, err := c.hosts[(member+1)%len(c.hosts)].berth(ctx, "cluster", "member", "replace", m.name)
+			out, err := c.hosts[(member+1)%len(c.hosts)].berth(ctx, command...)
+			c.tell("berth %s: %v: %s", strings.Join(command, " "), err, out)
 			return err
 		})
 		for _, p := range append(h.processes(), m.process) {

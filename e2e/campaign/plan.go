@@ -86,7 +86,7 @@ var traits = []trait{
 	{"partition-leader", etcdClass, 3 * time.Second, 10 * time.Second, false, namespaces},
 	{"slow-member", etcdClass, 5 * time.Second, 12 * time.Second, false, namespaces},
 	{"replace-member", etcdClass, 3 * time.Second, 8 * time.Second, false, nothing},
-	{lostServer, etcdClass, 3 * time.Second, 8 * time.Second, true, namespaces},
+	{lostServer, etcdClass, 3 * time.Second, 14 * time.Second, true, namespaces},
 	{"lose-quorum", etcdClass, 2 * time.Second, 8 * time.Second, false, nothing},
 	{"restore", etcdClass, 5 * time.Second, 9 * time.Second, false, nothing},
 	{"restore-new-id", etcdClass, 5 * time.Second, 9 * time.Second, false, nothing},
