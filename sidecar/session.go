@@ -17,6 +17,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/lograte"
@@ -88,13 +89,16 @@ func (a *apiServer) stores(client *instance.Client) (run.Store, step.Store) {
 // newSession returns the session of a client, with its executors.
 func (a *apiServer) newSession(client *instance.Client, hs *claims.Holders, procs *proc.Watcher, h *server.Hub) *session {
 	runs, steps := a.stores(client)
+	bounds := &audit.Bounds{Refused: func() { a.metrics.http.Refused("actions") }}
+	reader := inspect.NewReader(client, runs, steps, a.log)
+	reader.Audit.Bounds = bounds
 	return &session{
-		client: client, reader: inspect.NewReader(client, runs, steps, a.log), runs: runs, steps: steps,
+		client: client, reader: reader, runs: runs, steps: steps,
 		holders: hs, procs: procs, hasEnded: hs.HasEnded, hub: h,
 		executors: executor.New(executor.Config{
 			Client: client, Runs: runs, Steps: steps, StateDir: a.cfg.Options.StateDir, Tracer: a.cfg.Tracer, Log: a.log, Metrics: a.metrics.executors,
 		}),
-		shown: &ui.Session{Client: client, Runs: runs, Steps: steps},
+		shown: &ui.Session{Client: client, Runs: runs, Steps: steps, Bounds: bounds},
 	}
 }
 

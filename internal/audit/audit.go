@@ -20,7 +20,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/access"
-	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
@@ -165,10 +164,10 @@ type Log struct {
 	Keys    store.Keys
 	// Retention is how long an action is kept; 0 is [DefaultRetention].
 	Retention time.Duration
-	// Logger logs each action too; nil logs nothing. Failed bounds how often it logs those that fail;
-	// nil is no bound.
+	// Logger logs each action too; nil logs nothing.
 	Logger hclog.Logger
-	Failed *lograte.Limit
+	// Bounds are nil for none, as for a process that acts for one user.
+	Bounds *Bounds
 }
 
 // List returns up to limit actions, the newest first, that are older than the one with the
@@ -327,6 +326,11 @@ func (l Log) Do(ctx context.Context, by Caller, verb, object, detail string, do 
 	if err != nil {
 		return err
 	}
+	if l.Bounds != nil {
+		if err := l.Bounds.take(by.Identity, time.Now()); err != nil {
+			return err
+		}
+	}
 	key, on := l.Keys.Action(ulid.Make().String()), store.LeaseID(0)
 	a := Action{
 		Who: by.Identity.String(), From: by.From, RequestID: by.RequestID, At: now(), Action: verb, Object: object, Detail: detail, Outcome: Asked,
@@ -358,7 +362,7 @@ func (l Log) Do(ctx context.Context, by Caller, verb, object, detail string, do 
 		log.Warn("the outcome of an action could not be recorded", "error", kept)
 	}
 	if err != nil {
-		if l.Failed == nil || l.Failed.Allow(logger, hclog.Warn, "failed actions") {
+		if l.Bounds == nil || l.Bounds.Failed.Allow(logger, hclog.Warn, "failed actions") {
 			log.Warn("an action failed", "detail", detail, "error", err)
 		}
 	} else {

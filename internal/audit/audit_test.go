@@ -179,7 +179,7 @@ func TestFailedActionsAreLoggedAtABoundedRate(t *testing.T) {
 	defer b.Close()
 	var out strings.Builder
 	log := hclog.New(&hclog.LoggerOptions{Output: &out, Level: hclog.Info})
-	l := Log{Backend: b, Keys: actionKeys, Logger: log, Failed: new(lograte.Limit)}
+	l := Log{Backend: b, Keys: actionKeys, Logger: log, Bounds: new(Bounds)}
 	ann := Caller{Identity: access.Identity{Kind: access.User, Name: "ann"}, From: "desk"}
 	for n := range many {
 		for _, fails := range []error{errors.New("no"), nil} {
@@ -189,7 +189,7 @@ func TestFailedActionsAreLoggedAtABoundedRate(t *testing.T) {
 			}
 		}
 	}
-	l.Failed.Flush()
+	l.Bounds.Failed.Flush()
 	for text, want := range map[string]int{"an action failed": lograte.Most, "an action was carried out": many, fmt.Sprintf("suppressed=%d", many-lograte.Most): 1} {
 		if n := strings.Count(out.String(), text); n != want {
 			t.Errorf("%q is in the log %d times, want %d", text, n, want)

@@ -11,7 +11,6 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/audit"
-	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -146,7 +145,7 @@ func (s Snapshot) Revoke(ctx context.Context, claim string, force bool, may ...p
 func NewReader(s Source, runs run.Store, steps step.Store, logger hclog.Logger) *Reader {
 	return &Reader{
 		Source: s, Runs: runs, Steps: steps,
-		Audit: audit.Log{Backend: runs.Backend, Keys: runs.Keys, Retention: runs.Journal.Retention(), Logger: logger, Failed: new(lograte.Limit)},
+		Audit: audit.Log{Backend: runs.Backend, Keys: runs.Keys, Retention: runs.Journal.Retention(), Logger: logger},
 	}
 }
 

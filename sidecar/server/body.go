@@ -91,7 +91,7 @@ func (h *Handler) take(ctx context.Context, of *quota, size int64) (share, error
 	if ok {
 		return s, nil
 	}
-	h.Metrics.refused(boundBodies)
+	h.Metrics.Refused(boundBodies)
 	switch who := problem.Clip(key); {
 	case of == h.underWay:
 		return s, problem.New(problem.TooManyRequests, "%d requests of %s are still sending their bodies, which is the most for one identity: send this one again later", of.each, who)

@@ -70,7 +70,7 @@ func (l *Limiter) Enter(key string) (leave func(), err error) {
 		return func() { l.leave(key) }, nil
 	}
 	if l.metrics != nil {
-		l.metrics.refused(l.bound)
+		l.metrics.Refused(l.bound)
 	}
 	return nil, err
 }

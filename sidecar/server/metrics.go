@@ -66,8 +66,8 @@ const noRoute, noMethod = "none", "none"
 // Labels of bounds: of the bodies that arrive and the memory for them, and of connections.
 const boundBodies, boundConns = "bodies", "connections"
 
-// refused counts a request or a connection that was refused for a bound.
-func (m *Metrics) refused(bound string) { m.bounds.WithLabelValues(bound).Inc() }
+// Refused counts a request or a connection that was refused for a bound.
+func (m *Metrics) Refused(bound string) { m.bounds.WithLabelValues(bound).Inc() }
 
 // answered counts a request; the time that a stream was open is no wait.
 func (m *Metrics) answered(route, method string, status int, streamed bool, took time.Duration) {

@@ -134,7 +134,7 @@ func Serve(on *Listeners, h *Handler) *Server {
 		},
 	}
 	on.conns.refused = func(why string) {
-		h.Metrics.refused(boundConns)
+		h.Metrics.Refused(boundConns)
 		h.refusals.Log(h.Log, hclog.Warn, boundConns, "a connection was refused: "+why)
 	}
 	if files := openFiles(); on.conns.most == connsFor(files) && on.conns.most < maxConns {

@@ -149,7 +149,7 @@ func less(counts map[string]int, key string) {
 
 func (t *Turns) refused(format string, args ...any) error {
 	if t.cfg.Metrics != nil {
-		t.cfg.Metrics.refused(t.cfg.Bound)
+		t.cfg.Metrics.Refused(t.cfg.Bound)
 	}
 	return problem.New(problem.TooManyRequests, format, args...)
 }

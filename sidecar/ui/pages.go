@@ -13,9 +13,9 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
-	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar/server"
@@ -50,14 +50,14 @@ type Session struct {
 	Client *instance.Client
 	Runs   run.Store
 	Steps  step.Store
-
-	failed lograte.Limit // of the log of failed actions
+	// Bounds are of the actions, of the API too; nil for none.
+	Bounds *audit.Bounds
 }
 
 // reader reads what a session shows. It logs actions to log, which may be nil.
 func (s *Session) reader(log hclog.Logger) *inspect.Reader {
 	r := inspect.NewReader(s.Client, s.Runs, s.Steps, log)
-	r.Audit.Failed = &s.failed
+	r.Audit.Bounds = s.Bounds
 	return r
 }
 
