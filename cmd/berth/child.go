@@ -94,6 +94,9 @@ func (g *guard) check(now, left, grace time.Duration, ended error) proc.Order {
 		// What was known at the last check still holds: renewals only add to it.
 		g.why = ended
 		g.Stop(now)
+	case left == 0 && now < g.Until:
+		// It has ended before its time, for a reason that is known in a moment: its etcd cluster was
+		// replaced. The command gets its time to stop then.
 	default:
 		g.Until, g.Grace = now+left, grace
 		if left <= grace {

@@ -69,6 +69,26 @@ func TestGuard_GivesAChildOfAnEndedClaimItsGraceWhileItIsValid(t *testing.T) {
 	}
 }
 
+// A lease of a cluster that was replaced is not valid before its claim has ended.
+func TestGuard_GivesTheTimeToStopToAClaimThatEndsBeforeItsTime(t *testing.T) {
+	var g guard
+	g.check(0, 20*time.Second, 5*time.Second, nil)
+	now := 100 * time.Millisecond
+	if got := g.check(now, 0, 0, nil); got != proc.CarryOn {
+		t.Errorf("order %d before it is known why", got)
+	}
+	now += time.Millisecond
+	if got := g.check(now, 0, 0, errors.New("lost")); got != proc.Terminate {
+		t.Errorf("order %d, want it to stop", got)
+	}
+	if got := g.check(now+5*time.Second-1, 0, 0, errors.New("lost")); got != proc.CarryOn {
+		t.Errorf("order %d within the time to stop", got)
+	}
+	if got := g.check(now+5*time.Second, 0, 0, errors.New("lost")); got != proc.Kill {
+		t.Errorf("order %d after the time to stop", got)
+	}
+}
+
 func TestGuard_KillsAtOnceAfterASuspendThatWasTooLong(t *testing.T) {
 	var g guard
 	g.check(0, 200*time.Second, 10*time.Second, nil)

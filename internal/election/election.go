@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -27,6 +28,7 @@ var (
 	// ErrDeposed ends a term: another process leads, or soon will.
 	ErrDeposed = errors.New("this process is no longer the leader")
 
+	errElsewhere     = problem.New(problem.EtcdUnavailable, "another etcd cluster has replaced the one before: the candidate is not registered there yet")
 	errNotRegistered = problem.New(problem.Unavailable, "the candidate is not registered yet")
 )
 
@@ -60,8 +62,9 @@ type Campaign struct {
 	replaced   <-chan struct{} // closed when another etcd cluster has replaced that of what follows
 	lease      store.LeaseID   // 0 if there is none
 	candidates map[string]Candidate
-	known      bool  // candidates is complete
-	lost       int64 // the last of our terms that Lead has found to have ended
+	known      bool        // candidates is complete
+	reading    atomic.Bool // the candidates of another cluster are being read
+	lost       int64       // the last of our terms that Lead has found to have ended
 	retry      *time.Timer
 	failing    bool // the last try to register failed, which was logged
 }
@@ -108,10 +111,13 @@ func (c *Campaign) Trouble() error {
 	}
 	select {
 	case <-c.Ready():
-		return nil
 	default:
 		return errNotRegistered
 	}
+	if _, there := c.presence.Lease(); !there || c.reading.Load() {
+		return errElsewhere
+	}
+	return nil
 }
 
 // Run campaigns until ctx ends, and returns its cause. It returns earlier if another live
@@ -217,6 +223,7 @@ func (c *Campaign) void(t *tenure) *tenure {
 		t.end()
 	}
 	clear(c.candidates)
+	c.reading.Store(true)
 	c.replaced, c.lease, c.known, c.lost = replaced, 0, false, 0
 	return nil
 }
@@ -227,6 +234,7 @@ func (c *Campaign) message(m store.FeedMessage) {
 	if m.Snapshot != nil {
 		clear(c.candidates)
 		c.known = true
+		c.reading.Store(false)
 		puts = m.Snapshot.KVs
 	}
 	for _, kv := range puts {

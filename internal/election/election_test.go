@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.uber.org/goleak"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/lease"
@@ -33,6 +34,8 @@ type voter struct {
 	stop   func() error
 	put    []string // keys next to the candidates
 	leases []store.LeaseID
+	// trouble is that of the campaign.
+	trouble func() error
 }
 
 func campaign(t *testing.T, etcd *storetest.Backend, host string, began ...func(context.Context)) *voter {
@@ -61,6 +64,7 @@ func campaign(t *testing.T, etcd *storetest.Backend, host string, began ...func(
 			}
 		},
 	})
+	v.trouble = c.Trouble
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
@@ -214,9 +218,15 @@ func TestATermOfAClusterThatWasReplacedIsVoid(t *testing.T) {
 		if err := one.touch(terms[0]); !errors.Is(err, store.ErrOtherCluster) {
 			t.Errorf("the leader of the cluster before writes: %v", err)
 		}
+		if err := one.trouble(); problem.CodeOf(err) != problem.EtcdUnavailable {
+			t.Errorf("it is ready before it is registered in the other cluster: %v", err)
+		}
 		pass(12 * time.Second) // the key of the former leader is there for as long as its lease
 		if !one.leads || len(one.terms) != 2 || one.terms[1] <= one.terms[0] {
 			t.Fatalf("leads: %v, terms %v", one.leads, one.terms)
+		}
+		if err := one.trouble(); err != nil {
+			t.Errorf("it is not ready: %v", err)
 		}
 		if one.leases[len(one.leases)-1] == leases[0] {
 			t.Error("it leads on the lease of the cluster before")

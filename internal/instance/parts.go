@@ -290,6 +290,8 @@ func etcdProblem(err error) error {
 		store.ErrDenied:      problem.EtcdDenied,
 		store.ErrNoSpace:     problem.EtcdFull,
 		store.ErrUnavailable: problem.EtcdUnavailable,
+		// What was read before is void. The next try is in one cluster.
+		store.ErrOtherCluster: problem.EtcdUnavailable,
 	} {
 		if errors.Is(err, kind) {
 			return problem.New(code, "%w", err)

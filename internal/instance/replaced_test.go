@@ -16,6 +16,7 @@ import (
 
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
@@ -141,5 +142,34 @@ func TestAClientWhoseClusterIsReplacedGoesOnInTheOther(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "[ERROR]"); n != 1 {
 		t.Errorf("%d error lines, want 1:\n%s", n, log.String())
+	}
+}
+
+// A sidecar tries to open its instance until that succeeds, and ends at any other problem.
+func TestAClusterThatWasReplacedBetweenTwoTriesToOpenIsUnavailableOnce(t *testing.T) {
+	t.Parallel()
+	first := embedtest.New(t)
+	shared := store.NewCluster(nil, nil)
+	on := func(o *instance.Options) { o.Cluster = shared }
+	c := open(t, first, on)
+	if err := c.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	address := strings.TrimPrefix(first.Endpoint(), "http://")
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other := embedtest.New(t, func(cfg *embed.Config) { cfg.Token, cfg.ClientListen = "other", address })
+	o := instance.Options{Endpoints: []string{other.Endpoint()}, Host: "one", Cluster: shared}
+	c, err := instance.Open(t.Context(), o)
+	if err == nil {
+		t.Error("it opens with what it knew of the cluster before", c.Leave())
+	}
+	wantCode(t, err, "etcd_unavailable", "has replaced")
+	if c, err = instance.Open(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

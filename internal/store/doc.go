@@ -13,6 +13,10 @@
 // every write therefore carries compares that hold only if what the view said
 // still matters.
 //
+// A client works with one cluster of etcd: see [Cluster]. No response of another one counts, and no
+// request is sent to one. What was read, granted or held in a cluster that another one has replaced
+// is void.
+//
 // # Unknown outcomes
 //
 // A write that ended without a response may still be applied later, whatever a

@@ -202,7 +202,7 @@ func Require(ctx context.Context, b Backend, rights ...Right) error {
 	}
 	have, err := c.Rights(ctx)
 	switch {
-	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrNoLogin):
+	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrNoLogin), errors.Is(err, ErrOtherCluster):
 		return err
 	case err != nil:
 		return nil
