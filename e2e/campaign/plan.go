@@ -236,9 +236,16 @@ func draw(r *rand.Rand, k kind, p phase, hosts, members int) fault {
 }
 
 func (p phase) conflicts(f fault) bool {
+	disturbs := func(a, b fault) bool {
+		switch t := b.Kind.trait(); a.Kind {
+		case "freeze-exec":
+			return t.sidecar
+		case lostServer:
+			return t.class == hostClass
+		}
+		return false
+	}
 	return slices.ContainsFunc(p, func(g fault) bool {
-		watch := func(a, b fault) bool { return a.Kind == "freeze-exec" && b.Kind.trait().sidecar }
-		lost := func(a, b fault) bool { return a.Kind == lostServer && b.Kind.trait().class == hostClass }
-		return f.Host == g.Host && (watch(f, g) || watch(g, f) || lost(f, g) || lost(g, f))
+		return f.Host == g.Host && (disturbs(f, g) || disturbs(g, f))
 	})
 }
