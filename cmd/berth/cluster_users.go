@@ -162,7 +162,7 @@ func printUsers(r *request, all *cluster.Users, dir string, failed error) error 
 			switch {
 			case u.Password != "":
 				settings = "user: " + u.Name + ", password_file: " + filepath.Join(dir, u.Name)
-			case u.Change == cluster.Created:
+			case u.Change == cluster.Created && u.Name != store.RootRole: // etcd requires root, and nobody uses it
 				settings = "cert and key of a certificate of " + u.Name
 			}
 			rows = append(rows, []string{u.Name, strings.Join(u.Roles, ","), u.Change, settings})

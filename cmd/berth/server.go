@@ -66,10 +66,7 @@ func serveServer(r *request) error {
 	}
 	cfg.Options.StateDir = filepath.Join(s.DataDir, stateFolder)
 	cfg.DrainTimeout = drainTimeout(r.Duration(drainFlagName))
-	etcd, err := startMember(s, log)
-	if err != nil {
-		return err
-	}
+	etcd := startMember(s, log)
 	cfg.Await, cfg.Persist = etcd.await, true
 	err = serveHost(r, s, cfg, true, etcd, func(at addresses) string {
 		return fmt.Sprintf("berth server %s of host %s at %s, with etcd at %s", s.Name, s.Host, at, at.Etcd)
@@ -102,7 +99,6 @@ func membersOf(s config.Settings) (self cluster.Member, others []cluster.Member)
 type etcdMember struct {
 	s      config.Settings
 	log    hclog.Logger
-	client *cluster.Client
 	cancel context.CancelFunc
 	// serves is closed when the member serves, and ended when it has ended; err is then the reason,
 	// or nil if it was stopped.
@@ -112,14 +108,10 @@ type etcdMember struct {
 }
 
 // startMember starts the member in the background, since it may have to wait for other members.
-func startMember(s config.Settings, log hclog.Logger) (*etcdMember, error) {
-	client, err := dialCluster(s, log)
-	if err != nil {
-		return nil, err
-	}
+func startMember(s config.Settings, log hclog.Logger) *etcdMember {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &etcdMember{
-		s: s, log: log.Named("member"), client: client, cancel: cancel, serves: make(chan struct{}), ended: make(chan struct{}),
+		s: s, log: log.Named("member"), cancel: cancel, serves: make(chan struct{}), ended: make(chan struct{}),
 		host: hostOfServer{s: s, log: log},
 	}
 	go func() {
@@ -128,9 +120,9 @@ func startMember(s config.Settings, log hclog.Logger) (*etcdMember, error) {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			err = nil // it was stopped before it ran
 		}
-		m.err = errors.Join(etcdFault(err, ", the same port on all servers"), client.Close())
+		m.err = etcdFault(err, ", the same port on all servers")
 	}()
-	return m, nil
+	return m
 }
 
 // run starts etcd, and serves until ctx ends, etcd fails, or another server serves another cluster.
@@ -153,13 +145,7 @@ func (m *etcdMember) run(ctx context.Context) error {
 			conflict <- err
 		}
 	})
-	completing.Go(func() {
-		err := m.client.Complete(completed, etcd.ID(), self.PeerURL, func(err error) { m.log.Info("this member is still a learner", "error", err) })
-		if err != nil && completed.Err() == nil {
-			m.log.Error("this member cannot finish joining the cluster", "error", err)
-		}
-		m.compare(completed)
-	})
+	completing.Go(func() { m.complete(completed, etcd.ID(), self.PeerURL) })
 	select {
 	case <-ctx.Done():
 	case err = <-etcd.Err():
@@ -171,13 +157,44 @@ func (m *etcdMember) run(ctx context.Context) error {
 	return errors.Join(err, etcd.Close())
 }
 
+// complete finishes joining the cluster, and then watches its members.
+func (m *etcdMember) complete(ctx context.Context, id uint64, peerURL string) {
+	client := m.dial(ctx)
+	if client == nil {
+		return
+	}
+	defer client.Close()
+	err := client.Complete(ctx, id, peerURL, func(err error) { m.log.Info("this member is still a learner", "error", err) })
+	if err != nil && ctx.Err() == nil {
+		m.log.Error("this member cannot finish joining the cluster", "error", err)
+	}
+	m.compare(ctx, client)
+}
+
+// dial returns a client of the cluster, nil if ctx has ended. A user logs in first, which needs a
+// majority.
+func (m *etcdMember) dial(ctx context.Context) *cluster.Client {
+	for {
+		client, err := dialCluster(m.s, m.log)
+		if err == nil {
+			return client
+		}
+		m.log.Warn("this member cannot log in to etcd yet", "error", err)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // compareEvery is how often compare compares the members with the setting cluster.
 const compareEvery = 10 * time.Minute
 
 // compare logs a warning if the setting cluster differs from the members of the cluster. With a
 // wrong setting, a server that loses its data would contact the wrong members, or form a second
 // cluster.
-func (m *etcdMember) compare(ctx context.Context) {
+func (m *etcdMember) compare(ctx context.Context, client *cluster.Client) {
 	if m.s.Alone() {
 		return
 	}
@@ -188,7 +205,7 @@ func (m *etcdMember) compare(ctx context.Context) {
 		configured = append(configured, one.URL())
 	}
 	for {
-		unknown, gone, err := m.client.Missing(ctx, configured)
+		unknown, gone, err := client.Missing(ctx, configured)
 		if err == nil && len(unknown)+len(gone) > 0 {
 			m.log.Warn("the setting cluster does not match the members of the cluster: correct it before the next restart",
 				"missing", strings.Join(unknown, ","), "no_member", strings.Join(gone, ","))

@@ -80,14 +80,15 @@ func (s Store) All(ctx context.Context) (all All, err error) {
 	return all, err
 }
 
-// runsPage is how many records of runs are read at once at most.
-const runsPage = 1000
+// firstRuns and runsPage are how many records of runs are read at once, at first and at most: one
+// can have 32 KiB.
+const firstRuns, runsPage = 250, 1000
 
 // Each calls take with the runs whose id follows an id, ordered by id and at one revision,
 // until it returns false: with a run and the size of its record in bytes, or with why a record
 // cannot be read. An empty id is before all. It returns the revision.
 func (s Store) Each(ctx context.Context, after string, take func(r *Run, size int, err error) bool) (revision int64, err error) {
-	pages := store.Pages{Prefix: s.Keys.Runs(), Most: runsPage}
+	pages := store.Pages{Prefix: s.Keys.Runs(), First: firstRuns, Most: runsPage}
 	if after != "" {
 		pages.From = s.Keys.Run(after) + "\x00"
 	}

@@ -38,7 +38,7 @@ type Client struct {
 	cfg  Config
 }
 
-// Dial returns a client. It does not wait for a connection.
+// Dial returns a client. It does not wait for a connection, except that a user logs in.
 func Dial(cfg Config) (*Client, error) {
 	c := clientv3.Config{
 		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password,

@@ -12,7 +12,7 @@ const (
 	// firstPage is how many keys the first page of a range has. The others have as many as
 	// the size of the keys of the page before permits, up to maxPage: etcd counts all that
 	// remains of the range for each page, so that many pages cost its square.
-	firstPage = 500
+	firstPage = 1000
 	maxPage   = 50_000
 	// pageBytes is how much a page is to have, and pageGrowth how much larger than the
 	// one before it may be in keys: so one of large values is no surprise.

@@ -36,9 +36,9 @@ func filled(t *testing.T, keys, size int) *storetest.Backend {
 // Pages grow where keys are small, and shrink where a page is large.
 func TestPagesGrowWithSmallKeys(t *testing.T) {
 	for size, want := range map[int][]int64{
-		10:     {500, 2000, 8000, 32000},
-		4000:   append([]int64{500, 2000}, slices.Repeat([]int64{2091}, 7)...),
-		20_000: append([]int64{500}, slices.Repeat([]int64{419}, 11)...),
+		10:     {1000, 4000, 16_000, 50_000},
+		4000:   append([]int64{1000}, slices.Repeat([]int64{2091}, 8)...),
+		20_000: append([]int64{1000}, slices.Repeat([]int64{419}, 10)...),
 	} {
 		keys := map[int]int{10: 30_000, 4000: 17_000, 20_000: 5000}[size]
 		synctest.Test(t, func(t *testing.T) {
