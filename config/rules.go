@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/own"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -33,6 +34,10 @@ func (l *loader) rules() {
 	}
 	if l.need(State) {
 		l.state()
+		l.folder("state_dir", l.settings.StateDir)
+	}
+	if l.need(Dev) {
+		l.folder("data_dir", l.settings.DataDir)
 	}
 	if l.need(Serve) {
 		l.serve()
@@ -109,6 +114,16 @@ func (l *loader) host() {
 	}
 	f, _ := lookup("host")
 	l.set(f, name, l.origins["host"])
+}
+
+// folder refuses a folder for state that other users can change.
+func (l *loader) folder(field, dir string) {
+	if dir == "" || !l.sound(field) {
+		return
+	}
+	if err := own.Folder(dir); err != nil {
+		l.wrong(field, err.Error())
+	}
 }
 
 // state fills in the state directory, which depends on the host's name.

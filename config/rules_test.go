@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -220,5 +221,24 @@ func TestTheStateDirectoryIsTheHostsOwn(t *testing.T) {
 	}
 	if got.StateDir != want {
 		t.Errorf("the state directory is %q, want %q", got.StateDir, want)
+	}
+}
+
+func TestFoldersForStateThatOthersCanChangeAreRefused(t *testing.T) {
+	open := t.TempDir()
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for field, groups := range map[string][]Group{"state_dir": {Instance, State}, "data_dir": {Dev}} {
+		for _, dir := range []string{open, filepath.Join(open, "below")} {
+			_, err := Load(given{flag: map[string]string{field: dir}}.sources(t), groups...)
+			var problems Problems
+			if !errors.As(err, &problems) || len(problems) != 1 || problems[0].Field != field || !strings.Contains(problems[0].Message, "chmod o-w "+open) {
+				t.Errorf("%s %s: %v", field, dir, err)
+			}
+		}
+		if _, err := Load(given{flag: map[string]string{field: t.TempDir()}}.sources(t), groups...); err != nil {
+			t.Errorf("%s: %v", field, err)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/berthhq/berth/internal/own"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -34,8 +35,14 @@ type State struct {
 // that another process has open is refused with [problem.HostInUse]. The lock
 // goes with the process, however that ends.
 func OpenState(dir string) (*State, error) {
+	if err := own.Folder(dir); err != nil {
+		return nil, problem.Field("state_dir", "%w", err)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, unwritable(err)
+	}
+	if err := own.Folder(dir); err != nil { // another user may have made it meanwhile
+		return nil, problem.Field("state_dir", "%w", err)
 	}
 	lock, err := takeLock(dir)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // A sidecar is often restarted because its disk is full, and keeps its claims.
 func TestAStateDirectoryOnAFullDiskIsTakenAgain(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k,mode=0700"); err != nil {
 		t.Skipf("no file system of a few pages can be made: %v", err)
 	}
 	defer func() {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/own"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/text"
@@ -194,6 +195,9 @@ func sharesPIDs(ctx context.Context, addr string) (bool, error) {
 	path, ok := strings.CutPrefix(addr, "unix://")
 	if !ok {
 		return false, nil
+	}
+	if err := own.Socket(strings.TrimSuffix(path, "/")); err != nil {
+		return false, err
 	}
 	c, err := new(net.Dialer).DialContext(ctx, "unix", strings.TrimSuffix(path, "/"))
 	if err != nil {

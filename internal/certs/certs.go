@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -79,6 +80,9 @@ func Init(dir string, lifetime time.Duration) (Pair, error) {
 // Open reads the authority in dir.
 func Open(dir string) (*Authority, error) {
 	p := Pair{filepath.Join(dir, AuthorityCert), filepath.Join(dir, AuthorityKey)}
+	if info, err := os.Stat(p.KeyFile); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
+		return nil, problem.Field("dir", "%s can be read or changed by others than its owner (mode %04o), who can then issue certificates: run chmod 600 %s, and create another authority if they may have read it", p.KeyFile, info.Mode().Perm(), p.KeyFile)
+	}
 	pair, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && isFile(p.CertFile):

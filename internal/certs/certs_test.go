@@ -75,6 +75,20 @@ func TestACertificateIsForWhatItWasIssuedFor(t *testing.T) {
 	}
 }
 
+func TestAKeyOfAnAuthorityThatOthersCanReadIsRefused(t *testing.T) {
+	dir, _, _ := authority(t, DefaultAuthorityLifetime)
+	key := filepath.Join(dir, AuthorityKey)
+	for mode, refused := range map[os.FileMode]bool{0o600: false, 0o400: false, 0o640: true, 0o644: true, 0o604: true, 0o620: true, 0o666: true} {
+		if err := os.Chmod(key, mode); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(dir)
+		if (err != nil) != refused || refused && (problem.CodeOf(err) != problem.Invalid || !strings.Contains(err.Error(), "chmod 600 "+key)) {
+			t.Errorf("mode %04o: %v", mode, err)
+		}
+	}
+}
+
 func TestFilesAreReplacedOnlyOnRequest(t *testing.T) {
 	dir, a, _ := authority(t, DefaultAuthorityLifetime)
 	if _, err := Init(dir, time.Hour); problem.CodeOf(err) != problem.Invalid {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/own"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/lease"
@@ -112,6 +113,9 @@ func dial(addr, token string, opts []DialOption) (*Client, error) {
 	case u.Scheme == "unix" && u.Host == "" && path != "":
 		c.base = "http://localhost"
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if err := own.Socket(path); err != nil {
+				return nil, err
+			}
 			return dialer.DialContext(ctx, "unix", path)
 		}
 	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && path == "":

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/berthhq/berth/internal/own"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -46,6 +47,9 @@ func listenSocket(ctx context.Context, cfg *Config) (*socket, error) {
 	}
 	if err := os.MkdirAll(filepath.Dir(path), socketDirMode); err != nil {
 		return nil, problem.Field("socket", "its folder can't be made: %w", err)
+	}
+	if err := own.SocketFolder(filepath.Dir(path)); err != nil {
+		return nil, problem.Field("socket", "%w", err)
 	}
 	if err := checkFree(ctx, path); err != nil {
 		return nil, err

@@ -57,3 +57,21 @@ func TestAGroupThatIsNoneIsRefused(t *testing.T) {
 		t.Errorf("it left %v, %v", left, err)
 	}
 }
+
+func TestASocketInAFolderInWhichOthersCanReplaceItIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	for mode, refused := range map[fs.FileMode]bool{0o777: true, fs.ModeSticky | 0o777: false, 0o755: false} {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		l, err := Listen(t.Context(), &Config{Socket: filepath.Join(dir, "s")})
+		if (err != nil) != refused || refused && !strings.HasPrefix(err.Error(), "socket: all users may replace") {
+			t.Errorf("mode %s: %v", mode, err)
+		}
+		if err == nil {
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

@@ -239,8 +239,22 @@ class Transport:
     def _no_address(self) -> BerthError:
         return invalid("sidecar", f"{self.settings.sidecar!r} is no address: write http://host:port, https://host:port or unix:///path")
 
+    def _check_owner(self) -> None:
+        """Refuse a socket of another user in a folder in which all users can make one."""
+        try:
+            owner = os.stat(self._path).st_uid
+            above = os.path.dirname(os.path.realpath(self._path))
+            folder = os.stat(above).st_mode
+            if os.path.ismount(above) and not folder & stat.S_ISVTX:
+                return  # a volume of a container: its users are those of the pod
+        except OSError:
+            return  # to connect tells why
+        if owner not in (0, os.geteuid()) and folder & stat.S_IWOTH:
+            raise BerthError("unavailable", self._unreachable(PermissionError(f"the socket belongs to user {owner}, in a folder in which all users may make one")))
+
     def _connection(self) -> http.client.HTTPConnection:
         if self.local:
+            self._check_owner()
             return _UnixConnection(self._path, _CONNECT_TIMEOUT)
         if self._tls is not None:
             return http.client.HTTPSConnection(self._host, self._port, timeout=_CONNECT_TIMEOUT, context=self._tls)

@@ -20,6 +20,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/berthhq/berth/internal/own"
 )
 
 // lockName is the name of the file in the data directory that a running member locks.
@@ -161,7 +163,7 @@ func (d *DataDir) Close() error { return d.lock.Close() }
 // etcd can read it. etcd itself would wait for ever if another process has the lock, and panic if
 // the data is of a newer version.
 func openDataDir(dir string) (*fileutil.LockedFile, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := own.MakeFolder(dir); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDataDir, err)
 	}
 	lock, err := lockDataDir(dir)

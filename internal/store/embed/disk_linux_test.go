@@ -67,7 +67,7 @@ func TestAMemberNeedsNoWritableWorkingDirectory(t *testing.T) {
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size+",mode=0700"); err != nil {
 		t.Skipf("may not mount a small disk here: %v", err)
 	}
 	t.Cleanup(func() {

@@ -1,0 +1,13 @@
+//go:build !unix
+
+package own
+
+import "os"
+
+// Folder, SocketFolder and Socket return nil: there are no owners here.
+func Folder(string) error       { return nil }
+func SocketFolder(string) error { return nil }
+func Socket(string) error       { return nil }
+
+// MakeFolder makes a folder.
+func MakeFolder(dir string) error { return os.MkdirAll(dir, 0o700) }
