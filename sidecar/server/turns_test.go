@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,11 +37,17 @@ func TestNoIdentityWaitsForTheReadsOfAnother(t *testing.T) {
 		for range 2 {
 			ends = append(ends, mustEnter(t, turns, "alice"))
 		}
+		var mu sync.Mutex // guards order
 		var order []string
+		took := func(name string) {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, name)
+		}
 		for range 10 {
 			go func() {
 				leave := mustEnter(t, turns, "alice")
-				order = append(order, "alice")
+				took("alice")
 				leave()
 			}()
 		}
@@ -48,7 +55,7 @@ func TestNoIdentityWaitsForTheReadsOfAnother(t *testing.T) {
 		ends = append(ends, mustEnter(t, turns, "bob")) // the ten of alice are before
 		go func() {
 			leave := mustEnter(t, turns, "bob") // no turn is free
-			order = append(order, "bob")
+			took("bob")
 			leave()
 		}()
 		synctest.Wait()
