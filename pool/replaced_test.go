@@ -1,0 +1,87 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+)
+
+// replacing has something happen before a transaction is sent, once.
+type replacing struct {
+	store.Backend
+	before func()
+	err    error // of that transaction
+}
+
+func (r *replacing) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+	before := r.before
+	if r.before = nil; before == nil {
+		return r.Backend.Txn(ctx, req)
+	}
+	before()
+	resp, err := r.Backend.Txn(ctx, req)
+	r.err = err
+	return resp, err
+}
+
+// loseAll forgets all leases, and returns them.
+func (l *plainLeases) loseAll() []store.LeaseID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ids := slices.Collect(maps.Values(l.by))
+	clear(l.by)
+	return ids
+}
+
+// A write that was made of what is known of one cluster is not sent to the one that replaces it, which
+// has the same guard, the same leases and the same slots.
+func TestAWriteForAClusterIsNotSentToTheOneThatReplacesIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.pool(2)
+		var sends *replacing
+		b.wrap = func(by store.Backend) store.Backend { sends = &replacing{Backend: by}; return sends }
+		one := b.engine("one")
+		first := b.got(<-one.ask("first", 1, 0))
+		sends.before = func() {
+			b.root.Do(func(e *storetest.Etcd) {
+				e.Restore(e.Save(), 0)
+				e.SetCluster(2)
+			})
+			for _, by := range []*storetest.Backend{b.root, one.by} {
+				if _, err := by.TimeToLive(t.Context(), 1); !errors.Is(err, store.ErrOtherCluster) {
+					t.Errorf("the other cluster answers: %v", err)
+				}
+			}
+			for _, id := range one.leases.loseAll() {
+				one.LeaseLost(id, store.ErrOtherCluster)
+			}
+		}
+		second := one.ask("second", 1, time.Minute)
+		if !errors.Is(sends.err, store.ErrOtherCluster) {
+			t.Errorf("the write for the cluster before: %v", sends.err)
+		}
+		if err := first.Err(); !errors.Is(err, store.ErrOtherCluster) {
+			t.Errorf("the claim of the cluster before has ended with %v", err)
+		}
+		claim := b.got(<-second)
+		if claim.Lease == first.Lease {
+			t.Error("it is on a lease of the cluster before")
+		}
+		time.Sleep(5 * time.Second)
+		if busy, err := one.Restoring(t.Context()); err != nil || busy {
+			t.Errorf("it still reads everything: %t, %v", busy, err)
+		}
+		b.release(one, first) // its holder has stopped
+		b.sound(1)
+		b.release(one, claim)
+		b.sound(0)
+	})
+}
