@@ -51,8 +51,10 @@ const (
 	manyRuns       = 10                    // submitted in a round
 	mostRuns       = 300                   // of a neighbor that are not canceled
 	readsAtOnce    = 80                    // more than may be under way and wait
-	connections    = 5500                  // that are opened in a round
+	connections    = 5500                  // that are opened in a round, more than one user may have
+	fewConnections = 4000                  // if both may do it: two users may not take those of all others
 	connectionsFor = 4 * time.Second
+	connectionsEnd = 9 * time.Second // of a round
 	slowBodies     = 40
 	slowFor        = 8 * time.Second // longer than a body waits for others
 	seizures       = 4               // requests under way for one claim
@@ -260,10 +262,22 @@ func readInParallel(ctx context.Context, n *neighbor, r *rand.Rand) {
 	all.Wait()
 }
 
+// connectionsNow returns how many connections a neighbor opens in a round that begins now.
+func connectionsNow(index int, at int64) int {
+	for _, then := range []int64{at, at + int64(connectionsEnd)} {
+		if attacks(1-index, then) {
+			return fewConnections
+		}
+	}
+	return connections
+}
+
 // keepConnections opens many connections, and keeps them for a time.
 func keepConnections(ctx context.Context, n *neighbor, _ *rand.Rand) {
+	ctx, cancel := context.WithTimeout(ctx, connectionsEnd)
+	defer cancel()
 	var all []net.Conn
-	for range connections {
+	for range connectionsNow(n.index, now()) {
 		c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", n.socket)
 		if err != nil {
 			n.count("connections", "refused")

@@ -123,6 +123,24 @@ func TestNeighborsTakeTurns(t *testing.T) {
 	}
 }
 
+func TestNeighborsDoNotTakeAllConnectionsTogether(t *testing.T) {
+	for at := int64(0); at < 3*int64(attackFor); at += int64(100 * time.Millisecond) {
+		for index := range neighborUIDs {
+			if !attacks(index, at) || connectionsNow(index, at) <= fewConnections {
+				continue
+			}
+			for then := at; then <= at+int64(connectionsEnd); then += int64(100 * time.Millisecond) {
+				if attacks(1-index, then) {
+					t.Fatalf("both neighbors attack at %s, while one has most connections since %s", time.Duration(then), time.Duration(at))
+				}
+			}
+		}
+	}
+	if connectionsNow(0, 0) != connections || connectionsNow(1, int64(attackFor)) != connections {
+		t.Error("a neighbor that attacks alone does not exceed its bound")
+	}
+}
+
 func TestFaultsReachASidecar(t *testing.T) {
 	for _, c := range []struct {
 		kind kind
