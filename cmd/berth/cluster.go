@@ -81,6 +81,7 @@ Fencing tokens continue to grow, since revisions do. Claims are those of the sna
 jobs first.`,
 				Action: handle(clusterRestore, argument{name: "the name of a file"}),
 			},
+			clusterSpaceCommand(),
 			{
 				Name: "defrag", Usage: "return free space of the databases to the disk, one member at a time",
 				Description: `A member answers no requests while it is defragmented; the leader is the last one. If there is

@@ -89,6 +89,7 @@ type MemberStatus struct {
 	Trouble string `json:"trouble,omitempty"`
 
 	id     uint64
+	at     string // the address that it has answered at
 	voter  bool
 	index  uint64
 	leader uint64
@@ -155,7 +156,7 @@ func (c *Client) Status(ctx context.Context) (*Status, error) {
 	done := make(chan struct{})
 	for i, m := range list {
 		go func() {
-			s.Members[i] = c.memberStatus(ctx, m)
+			s.Members[i] = c.memberStatus(ctx, m, len(list) == 1)
 			done <- struct{}{}
 		}()
 	}
@@ -272,8 +273,9 @@ func (s *Status) noMajority() error {
 	return problem.New(problem.EtcdUnavailable, "only %d of %d members answer, which is not a majority, so nothing can be changed: start the others, or restore a snapshot ('berth cluster restore')", s.Healthy, s.Voters)
 }
 
-// memberStatus asks one member for its status.
-func (c *Client) memberStatus(ctx context.Context, m *etcdserverpb.Member) MemberStatus {
+// memberStatus asks one member for its status. Its only member is asked at the endpoints of the
+// client, too: it may be reached through another address than its own.
+func (c *Client) memberStatus(ctx context.Context, m *etcdserverpb.Member, only bool) MemberStatus {
 	s := MemberStatus{
 		ID: fmt.Sprintf("%x", m.ID), Name: m.Name, PeerURLs: m.PeerURLs, ClientURLs: m.ClientURLs, Status: Healthy, id: m.ID,
 	}
@@ -284,12 +286,17 @@ func (c *Client) memberStatus(ctx context.Context, m *etcdserverpb.Member) Membe
 	case m.IsLearner:
 		s.Status = Learner
 	}
+	all := m.ClientURLs
+	if only {
+		all = slices.Concat(all, c.cfg.Endpoints)
+	}
 	var err error
-	for _, at := range m.ClientURLs {
+	for _, at := range all {
 		var r *etcdserverpb.StatusResponse
 		if r, err = c.statusAt(ctx, at); err != nil {
 			continue
 		}
+		s.at = at
 		s.Version, s.DBBytes, s.UsedBytes, s.QuotaBytes = r.Version, r.DbSize, r.DbSizeInUse, r.DbSizeQuota
 		s.index, s.leader = r.RaftAppliedIndex, r.Leader
 		for _, e := range r.Errors {

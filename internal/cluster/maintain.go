@@ -69,7 +69,7 @@ func (c *Client) Defrag(ctx context.Context, done func(Defragmented)) error {
 }
 
 func (c *Client) defragment(ctx context.Context, m *MemberStatus, done func(Defragmented)) error {
-	at := m.ClientURLs[0]
+	at := m.at
 	one, err := c.at(at)
 	if err != nil {
 		return err

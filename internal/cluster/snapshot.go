@@ -112,7 +112,7 @@ func (c *Client) quiet(ctx context.Context) (string, error) {
 	var at string
 	for _, m := range s.Members {
 		if m.Status == Healthy && (at == "" || !m.Leader) {
-			at = m.ClientURLs[0]
+			at = m.at
 		}
 	}
 	if at == "" {
