@@ -138,7 +138,43 @@ func (l *loader) member() {
 	}
 	if l.sound("etcd_listen") {
 		l.memberTLS(own)
+		l.ownAddresses(own)
 	}
+}
+
+// ownAddresses checks that a server does not listen twice at one address.
+func (l *loader) ownAddresses(own Member) {
+	s := &l.settings
+	peer := net.JoinHostPort(listenHost(own.Host()), portOf(own.Address))
+	switch {
+	case overlap(s.EtcdListen, peer):
+		l.wrong("etcd_listen", fmt.Sprintf("%q is the address of this server in cluster: choose another port, the same on all servers, or another one in cluster", s.EtcdListen))
+	case overlap(s.Listen, peer):
+		l.wrong("listen", fmt.Sprintf("%q is the address of this server in cluster: choose another port", s.Listen))
+	case overlap(s.Listen, s.EtcdListen):
+		l.wrong("listen", fmt.Sprintf("%q is the address of etcd_listen: choose another port", s.Listen))
+	}
+}
+
+func portOf(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	return port
+}
+
+// overlap reports whether a process can't listen at both addresses.
+func overlap(a, b string) bool {
+	aHost, aPort, aErr := net.SplitHostPort(a)
+	bHost, bPort, bErr := net.SplitHostPort(b)
+	if aErr != nil || bErr != nil || aPort != bPort || aPort == "0" {
+		return false
+	}
+	return aHost == bHost || isEverywhere(aHost) || isEverywhere(bHost)
+}
+
+// isEverywhere reports whether a host is all addresses of the machine.
+func isEverywhere(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified()
 }
 
 // Alone reports whether a server has no other servers, and so no address for them.
@@ -173,6 +209,9 @@ func (l *loader) alone() {
 		l.wrong("etcd_listen", fmt.Sprintf("%q does not say at which address others reach this server: name one, or set cluster to %s=https://HOST:7423", s.EtcdListen, s.Name))
 	default:
 		s.Endpoints = []string{"https://" + s.EtcdListen}
+		if overlap(s.Listen, s.EtcdListen) {
+			l.wrong("listen", fmt.Sprintf("%q is the address of etcd_listen: choose another port", s.Listen))
+		}
 		l.memberFiles(host, "and a server with one of cacert, cert and key needs all three")
 	}
 }

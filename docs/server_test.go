@@ -397,3 +397,24 @@ func TestAServerGrowsToACluster(t *testing.T) {
 	// With its data from the cluster, a does not start alone.
 	s.sh("! env -u BERTH_CACERT -u BERTH_CERT -u BERTH_KEY " + strings.TrimSpace(alone) + " --listen " + s.network + "1:0 2> refused; grep 'cluster: is not set, and the data directory has the data of a cluster of 3 members' refused")
 }
+
+func TestThreeServersOnOneMachineDoWhatThePageSays(t *testing.T) {
+	t.Parallel()
+	s := newServers(t)
+	local := strings.NewReplacer("127.0.0.", s.network)
+	cluster, lines, _ := strings.Cut(local.Replace(s.text("cluster=", "a")), "\n")
+	for line := range strings.Lines(lines) {
+		line, ok := strings.CutSuffix(strings.TrimSpace(line), " &")
+		name := strings.Fields(line)[3]
+		if !ok || !strings.HasPrefix(line, "berth server --name "+name+" --host "+name) {
+			t.Fatalf("the page starts a server by %q", line)
+		}
+		s.start(name, strings.ReplaceAll(line, "$cluster", strings.TrimPrefix(cluster, "cluster=")))
+	}
+	status := strings.TrimSpace(local.Replace(s.text("berth cluster status --endpoints", "a")))
+	s.sh("until " + status + " && " + status + " | grep '^3 of 3 '; do sleep 0.1; done")
+	for i, name := range []string{"a", "b", "c"} {
+		s.sh(fmt.Sprintf("until berth ready --sidecar http://%s%d:7420; do sleep 0.1; done; grep 'etcd is open' %s.log", s.network, i+1, name))
+	}
+	s.stop(syscall.SIGTERM, "a", "b", "c")
+}

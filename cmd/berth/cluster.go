@@ -54,8 +54,8 @@ The exit code is 0 if all members are healthy and report no alarm, otherwise 1.`
 						Description: `Removes the member, and adds a new member at URL, such as https://10.0.0.4:7423, or at the same
 address if URL is not given. Then start 'berth server' there with an empty data directory.
 
-It also lists what the host of the member still holds. That is free when the leases end, and until
-then the sidecar of a server that has the name of the host and not its state directory is not
+It also lists what the host of the member still holds. That is free when the leases end; until
+then, the sidecar of a server that has the name of the host and not its state directory is not
 ready. With --free it is freed now. Its holders may still run then: let what they change refuse
 their fencing tokens. If the member answers or was replaced before, --free only frees.`,
 						Action: onCluster(memberReplace, member, argument{name: "the address of the new member", optional: true, check: checkPeer}),

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -152,9 +151,6 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 	defer proc.ReturnMemory()()
 	server := sidecar.New(cfg)
 	if err := server.Listen(ctx); err != nil {
-		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("%w; choose another with --listen; 127.0.0.1:0 chooses a free port", err)
-		}
 		return err
 	}
 	st, err := startCandidate(s, log, cfg.Registerer, cfg.Options.Cluster)

@@ -84,7 +84,7 @@ func (r *runningSidecar) keep(ctx context.Context, listening func(*sidecar.Serve
 		}
 		if text := err.Error(); text != last {
 			last = text
-			r.cfg.Logger.Error("the sidecar has ended, and starts again; etcd continues", "error", err, "retry", againEvery)
+			r.cfg.Logger.Error("the sidecar can't serve, and tries again; etcd continues", "error", err, "retry", againEvery)
 		}
 		select {
 		case <-time.After(againEvery):

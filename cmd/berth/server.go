@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -120,9 +119,20 @@ func startMember(s config.Settings, log hclog.Logger) *etcdMember {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			err = nil // it was stopped before it ran
 		}
-		m.err = etcdFault(err, ", the same port on all servers")
+		m.err = m.fault(err)
 	}()
 	return m
+}
+
+// fault names the setting because of which the member can't start. If clients and members have the same
+// host, as by default, an address that this host does not have is that of cluster.
+func (m *etcdMember) fault(err error) error {
+	own, _ := m.s.Cluster.Find(m.s.Name)
+	host, _, _ := net.SplitHostPort(m.s.EtcdListen)
+	if errors.Is(err, embed.ErrAddress) && !errors.Is(err, embed.ErrAddressInUse) && host == own.Host() {
+		err = fmt.Errorf("%w: %w", embed.ErrPeerAddress, err)
+	}
+	return etcdFault(err, ", the same port on all servers")
 }
 
 // run starts etcd, and serves until ctx ends, etcd fails, or another server serves another cluster.
@@ -258,11 +268,7 @@ func (m *etcdMember) start(ctx context.Context, founding *cluster.Founding) (_ *
 	if !s.Alone() {
 		cfg.Members = begin.Members
 	}
-	etcd, err := embed.Start(ctx, cfg)
-	if own, _ := s.Cluster.Find(s.Name); errors.Is(err, embed.ErrAddressInUse) && strings.Contains(err.Error(), own.Address) {
-		return nil, problem.Field("cluster", "%w; stop the other process, or choose another port for %s", err, s.Name)
-	}
-	return etcd, err
+	return embed.Start(ctx, cfg)
 }
 
 // begin returns how the member begins with a data directory.
@@ -278,8 +284,8 @@ func (m *etcdMember) begin(ctx context.Context, founding *cluster.Founding, dir 
 		return founding.Together(), err
 	}
 	begin, err := founding.Run(ctx)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		err = fmt.Errorf("%w: %w", embed.ErrAddressInUse, err)
+	if err != nil {
+		err = embed.Explain(err)
 	}
 	if err == nil {
 		err = dir.Clear()
@@ -304,13 +310,13 @@ func (m *etcdMember) runCandidate(cfg sidecar.Config) *process {
 	return runProcess(nil, func(ctx context.Context) error {
 		for {
 			err := m.campaign(ctx, cfg)
-			if ctx.Err() != nil {
+			if ctx.Err() != nil || m.hasEnded() { // the server ends
 				return nil
 			}
 			cfg.Logger.Error("the coordinator has ended, and starts again; etcd continues", "error", err, "retry", againEvery)
 			select {
 			case <-time.After(againEvery):
-			case <-m.ended: // the server ends
+			case <-m.ended:
 				return nil
 			case <-ctx.Done():
 				return nil
@@ -338,6 +344,16 @@ func (m *etcdMember) campaign(ctx context.Context, cfg sidecar.Config) error {
 	}
 	defer cfg.Registerer.Unregister(own)
 	return errors.Join(candidate.Run(ctx), backend.Close())
+}
+
+// hasEnded reports whether the member has ended.
+func (m *etcdMember) hasEnded() bool {
+	select {
+	case <-m.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // failed returns a channel that is closed when the member has ended.
@@ -379,6 +395,18 @@ const stateFolder = "state"
 func etcdFault(err error, hint string) error {
 	if errors.Is(err, embed.ErrDataDir) && errors.Is(err, fs.ErrPermission) {
 		return problem.Field("data_dir", "%w; run berth as the owner of that folder, or choose another with --data-dir", err)
+	}
+	if errors.As(err, new(*problem.Error)) {
+		return err // it names a setting
+	}
+	inUse := errors.Is(err, embed.ErrAddressInUse)
+	switch {
+	case errors.Is(err, embed.ErrPeerAddress) && inUse:
+		return problem.Field("cluster", "%w; stop the other process, or choose another port of this server in the setting cluster of all servers", err)
+	case errors.Is(err, embed.ErrPeerAddress):
+		return problem.Field("cluster", "%w; write an address of this host there, or the setting name of this host", err)
+	case errors.Is(err, embed.ErrAddress) && !inUse:
+		return problem.Field("etcd_listen", "%w; choose an address of this host with --etcd-listen", err)
 	}
 	for kind, what := range map[error]struct{ field, todo string }{
 		embed.ErrAddressInUse:  {"etcd_listen", "choose another with --etcd-listen" + hint},

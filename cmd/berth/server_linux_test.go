@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -471,4 +472,60 @@ func TestAServerThatLostItsStateLeavesTheMemberAlive(t *testing.T) {
 		t.Errorf("it is not recorded: %s", out)
 	}
 	a.end(syscall.SIGTERM)
+}
+
+func TestAServerNamesTheSettingOfAnAddressThatItCantUse(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	own := fmt.Sprintf("127.%d.%d.1", 192+rand.IntN(32), rand.IntN(256))
+	taken := func(address string) {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	made, err := certs.Make(filepath.Join(dir, "ca"), filepath.Join(dir, "ca"), time.Hour, []certs.Request{{Name: "a", Hosts: []string{"192.0.2.1"}, Lifetime: time.Hour}})
+	if err != nil || len(made) == 0 {
+		t.Fatal(made, err)
+	}
+	file := func(name string) string { return filepath.Join(dir, "ca", name) }
+	taken(own + ":7001")
+	taken(own + ":7002")
+	member := func(peer, etcd string) []string {
+		return []string{"--name", "a", "--cluster", "a=http://" + peer, "--etcd-listen", etcd}
+	}
+	for name, test := range map[string]struct {
+		flags []string
+		want  string
+	}{
+		"of members":      {member(own+":7001", own+":7003"), "cluster: .*address already in use; stop the other process, or choose another port of this server in the setting cluster of all servers$"},
+		"of clients":      {member(own+":7003", own+":7001"), "etcd_listen: .*address already in use; choose another with --etcd-listen, the same port on all servers$"},
+		"no own address":  {member("192.0.2.1:7003", own+":7003")[:4], "cluster .*has no TLS"},
+		"not of clients":  {[]string{"--cacert", file("ca.crt"), "--cert", file("a.crt"), "--key", file("a.key"), "--etcd-listen", "192.0.2.1:7003"}, "etcd_listen: .*cannot assign requested address; choose an address of this host with --etcd-listen$"},
+		"not of members":  {[]string{"--cacert", file("ca.crt"), "--cert", file("a.crt"), "--key", file("a.key"), "--name", "a", "--cluster", "a=https://192.0.2.1:7003"}, "cluster: .*cannot assign requested address; write an address of this host there, or the setting name of this host$"},
+		"not of three":    {[]string{"--cacert", file("ca.crt"), "--cert", file("a.crt"), "--key", file("a.key"), "--name", "a", "--cluster", "a=https://192.0.2.1:7003,b=https://192.0.2.2:7003"}, "cluster: .*cannot assign requested address; write an address of this host there, or the setting name of this host$"},
+		"both":            {member(own+":7001", own+":7002"), "(cluster|etcd_listen): .*address already in use"},
+		"two of clients":  {append(member(own+":7003", own+":7001"), "--cluster", "a=http://"+own+":7003,b=http://127.0.0.9:7003"), "etcd_listen: .*address already in use; choose another with --etcd-listen, the same port on all servers$"},
+		"the same one":    {member(own+":7003", own+":7003"), `etcd_listen .*is the address of this server in cluster: choose another port`},
+		"that of listen":  {append(member(own+":7003", own+":7004"), "--listen", own+":7004"), `listen .*is the address of etcd_listen: choose another port`},
+		"listen, members": {append(member(own+":7003", own+":7004"), "--listen", own+":7003"), `listen .*is the address of this server in cluster: choose another port`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"server", "--listen", "127.0.0.1:0", "--data-dir", filepath.Join(dir, strings.ReplaceAll(name, " ", ""))}
+			var out bytes.Buffer
+			cmd := rig{t, []string{"BERTH_ENDPOINTS=", "BERTH_CLUSTER=", "BERTH_CONFIG="}}.command(append(args, test.flags...)...)
+			cmd.Stdout, cmd.Stderr = &out, &out
+			err := cmd.Start()
+			if err != nil {
+				t.Fatal(err)
+			}
+			late := time.AfterFunc(scriptDeadline/4, func() { _ = cmd.Process.Kill() })
+			defer late.Stop()
+			err = cmd.Wait()
+			if err == nil || !regexp.MustCompile(`(?m)^berth: .*`+test.want).Match(out.Bytes()) {
+				t.Errorf("%v: it does not match %s:\n%s", err, test.want, &out)
+			}
+		})
+	}
 }

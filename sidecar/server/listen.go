@@ -12,6 +12,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/berthhq/berth/internal/own"
@@ -164,6 +165,9 @@ func Listen(ctx context.Context, cfg *Config) (_ *Listeners, err error) {
 		var lc net.ListenConfig
 		tcp, err := lc.Listen(ctx, "tcp", cfg.Listen)
 		if err != nil {
+			if errors.Is(err, syscall.EADDRINUSE) {
+				err = fmt.Errorf("%w; choose another with --listen; 127.0.0.1:0 chooses a free port", err)
+			}
 			return nil, problem.Field("listen", "%w", err)
 		}
 		if l.tcp = (&clientListener{tcp, l.conns, cfg.TLS == nil}); cfg.TLS != nil {

@@ -3,6 +3,7 @@ package embed
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -11,8 +12,12 @@ import (
 // Reasons why a member can't start, or has stopped. Test with errors.Is. The complete error names
 // the address or the directory.
 var (
-	// ErrAddressInUse: another process listens at the address.
+	// ErrAddressInUse: another process listens at the address. ErrAddress: the address for clients can't
+	// be used for this or another reason.
 	ErrAddressInUse = errors.New("address is in use")
+	ErrAddress      = errors.New("address can't be used")
+	// ErrPeerAddress: the address for other members can't be used.
+	ErrPeerAddress = errors.New("address for other members can't be used")
 	// ErrSocketPath: the path of a unix socket is too long.
 	ErrSocketPath = errors.New("path is too long")
 	// ErrDataDirLocked: another process serves from the data directory.
@@ -35,8 +40,8 @@ func explain(cfg *Config, err error) error {
 	switch {
 	case err == nil || explained(err):
 		return err
-	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w: %w", ErrAddressInUse, err)
+	case isListen(err):
+		return cfg.explainListen(err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: data directory %s: %w", ErrDiskFull, cfg.DataDir, err)
 	case strings.Contains(err.Error(), "invalid downgrade"):
@@ -50,8 +55,49 @@ func explain(cfg *Config, err error) error {
 	return err
 }
 
+// isListen reports whether an address could not be listened at.
+func isListen(err error) bool {
+	op := (*net.OpError)(nil)
+	return errors.As(err, &op) && op.Op == "listen" && op.Net != "unix"
+}
+
+// Explain wraps an error of listening at the address for clients as [Start] does, and returns others unchanged.
+func Explain(err error) error {
+	if !isListen(err) {
+		return err
+	}
+	return (&Config{}).explainListen(err)
+}
+
+// explainListen says for whom an address is that could not be listened at.
+func (c *Config) explainListen(err error) error {
+	kind := ErrAddress
+	op := (*net.OpError)(nil)
+	if own, ok := c.Members[c.Name]; ok && errors.As(err, &op) && op.Addr != nil {
+		_, port, _ := net.SplitHostPort(own)
+		_, at, _ := net.SplitHostPort(op.Addr.String())
+		_, clients, _ := net.SplitHostPort(c.ClientListen)
+		if at == port && (at != clients || op.Addr.String() != c.ClientListen) {
+			kind = ErrPeerAddress
+		}
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		kind = fmt.Errorf("%w: %w", kind, ErrAddressInUse)
+	}
+	return &listenError{kind, err}
+}
+
+// listenError is an error of a listener, which says enough, with its kind.
+type listenError struct{ kind, err error }
+
+// Error returns the text of the listener.
+func (e *listenError) Error() string { return e.err.Error() }
+
+// Unwrap returns the kind and the error of the listener.
+func (e *listenError) Unwrap() []error { return []error{e.kind, e.err} }
+
 func explained(err error) bool {
-	for _, known := range []error{ErrAddressInUse, ErrSocketPath, ErrDataDirLocked, ErrDataDir, ErrDiskFull, ErrDataTooNew, ErrRemoved} {
+	for _, known := range []error{ErrAddressInUse, ErrAddress, ErrPeerAddress, ErrSocketPath, ErrDataDirLocked, ErrDataDir, ErrDiskFull, ErrDataTooNew, ErrRemoved} {
 		if errors.Is(err, known) {
 			return true
 		}
