@@ -66,15 +66,15 @@ func (s Store) taking(ctx context.Context, p *Published, by run.Executor) (*Take
 
 // Take gives a published instance without slots to an executor, which lives as long as the
 // lease. If another executor has taken it, or its run was canceled, that is a StepTaken
-// problem. If etcd did not answer, the outcome is unknown.
+// problem. If etcd did not answer, the outcome is unknown. An instance that was taken is returned
+// with an error if its work can't be read, or with a [*MismatchError]: it must not run then.
 func (s Store) Take(ctx context.Context, p *Published, by run.Executor, lease store.LeaseID) (*Taken, error) {
 	t, x, err := s.taking(ctx, p, by)
 	if err != nil {
 		return nil, store.Problem("the step instance was not taken", err)
 	}
-	work := s.Keys.Work(t.StepID)
 	active := x.Leased[0].GetRequestPut()
-	ops := append([]*pb.RequestOp{store.Get(work), store.Put(string(active.Key), active.Value, lease)}, x.Then...)
+	ops := append(append(s.genuine(t.StepID), store.Put(string(active.Key), active.Value, lease)), x.Then...)
 	made, err := s.Group.Commit(ctx, s.Backend, x.If, ops...)
 	switch {
 	case errors.Is(err, store.ErrChanged):
@@ -84,8 +84,7 @@ func (s Store) Take(ctx context.Context, p *Published, by run.Executor, lease st
 		return nil, store.Problem("the step instance was not taken", err)
 	}
 	t.Revision = made.Revision
-	t.Work, err = s.work(work, made.Responses[0].GetResponseRange())
-	return t, err
+	return t, s.verify(t, made.Responses)
 }
 
 // Started writes when the command of an attempt was started, unless that was written before.
@@ -160,8 +159,7 @@ func (s Store) TakeWith(ctx context.Context, p *Published, by run.Executor, clai
 	if err != nil {
 		return nil, store.Problem("the step instance was not taken", err)
 	}
-	work := s.Keys.Work(t.StepID)
-	x.Then = append([]*pb.RequestOp{store.Get(work)}, x.Then...)
+	x.Then = append(s.genuine(t.StepID), x.Then...)
 	fence, answers, err := claim(x)
 	switch {
 	case problem.CodeOf(err) == problem.Precondition:
@@ -172,11 +170,9 @@ func (s Store) TakeWith(ctx context.Context, p *Published, by run.Executor, clai
 	}
 	t.Revision = fence.Revision()
 	if len(answers) > 0 {
-		t.Work, err = s.work(work, answers[0].GetResponseRange())
-		return t, err
+		return t, s.verify(t, answers)
 	}
 	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), workTimeout)
 	defer cancel()
-	t.Work, err = s.Work(again, t.StepID)
-	return t, err
+	return t, s.Verify(again, t)
 }

@@ -72,7 +72,7 @@ func (g *Graph) eachWork(id string, spec *run.Spec, do func(id store.StepID, wor
 				return err
 			}
 			w.Timeout = sh.Timeout
-			if err := do(store.StepID{Run: id, Step: sh.Name, Index: i}, w.Encode()); err != nil {
+			if err := do(store.StepID{Run: id, Step: sh.Name, Index: i}, store.Encode(workValue{store.Now, w, sh.terms()})); err != nil {
 				return err
 			}
 		}
@@ -84,21 +84,27 @@ func (g *Graph) eachWork(id string, spec *run.Spec, do func(id store.StepID, wor
 type workValue struct {
 	store.V
 	Work
+	terms
 }
 
 // Encode encodes work for etcd.
-func (w Work) Encode() []byte { return store.Encode(workValue{store.Now, w}) }
+func (w Work) Encode() []byte { return store.Encode(workValue{store.Now, w, terms{}}) }
 
 // DecodeWork decodes work. Its error is a [*store.CorruptError].
 func DecodeWork(key string, data []byte) (Work, error) {
+	w, _, err := decodeWork(key, data)
+	return w, err
+}
+
+func decodeWork(key string, data []byte) (Work, terms, error) {
 	var v workValue
 	if err := store.Decode(key, data, &v); err != nil {
-		return Work{}, err
+		return Work{}, terms{}, err
 	}
 	if err := v.Work.check(); err != nil {
-		return Work{}, &store.CorruptError{Key: key, Reason: err}
+		return Work{}, terms{}, &store.CorruptError{Key: key, Reason: err}
 	}
-	return v.Work, nil
+	return v.Work, v.terms, nil
 }
 
 // check returns an error if the work is not valid.
@@ -189,8 +195,11 @@ func DecodeReady(keys store.Keys, kv *mvccpb.KeyValue) (*Published, error) {
 	if err := store.Decode(key, kv.Value, &p.Ready); err != nil {
 		return nil, err
 	}
-	if p.Run == "" || p.Step == "" || p.Index < 0 {
+	if run.ValidateID(p.Run) != nil || pool.ValidateName(p.Step) != nil || p.Index < 0 {
 		return nil, &store.CorruptError{Key: key, Reason: errors.New("run, step, index: it names no instance")}
+	}
+	if p.Attempt < 0 || p.Retries < 0 || p.Place < 0 {
+		return nil, &store.CorruptError{Key: key, Reason: errors.New("attempt, retries or place is negative")}
 	}
 	return p, nil
 }

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -138,6 +139,14 @@ func (x *Executors) takeWith(ctx context.Context, of *step.Published, by run.Exe
 
 // taken adds an instance that was taken. If what it is to do can't be read, it has failed.
 func (x *Executors) taken(ctx context.Context, t *step.Taken, on reservation, ttl time.Duration, begun time.Time, unread error) (*Executor, error) {
+	var mismatch *step.MismatchError
+	if errors.As(unread, &mismatch) {
+		x.log.Error("a step instance was not given to an executor: its publication is not what was submitted, so another user of etcd has written it",
+			keyRun, problem.Clip(t.StepID.String()), "queue", mismatch.Queue, "reason", mismatch.Why)
+		_ = x.steps.Return(ctx, t, mismatch, nil) // if that fails, its lease ends it
+		on.Release()
+		return nil, problem.New(problem.StepTaken, "%w", mismatch)
+	}
 	if unread != nil {
 		// If that fails, its lease ends it.
 		_, _ = x.steps.Finish(ctx, t, step.Outcome{Status: step.Failed, Error: unread.Error()}, nil)

@@ -40,7 +40,9 @@ func (s *stage) published(runID string, change ...func(*step.Spec)) store.StepID
 	rec := step.Record{Status: step.Requested}.Publish(time.Now())
 	ready := step.Ready{Run: runID, Step: "x", External: spec.External, Task: spec.Task.Name, ScheduledAt: rec.ScheduledAt}
 	key := s.runs.Keys.Ready(step.DefaultQueue) + step.OrderOf(0, r.Created, 0, 0, runID)
-	if _, err := store.Commit(s.t.Context(), s.backend.Peer(), nil,
+	admitted := r.Record
+	admitted.Status = run.NotStarted
+	if _, err := store.Commit(s.t.Context(), s.backend.Peer(), nil, store.Put(s.runs.Keys.Run(runID), admitted.Encode(), 0),
 		store.Put(s.runs.Keys.Step(id), rec.Encode(), 0), store.Put(key, ready.Encode(), 0)); err != nil {
 		s.t.Fatal(err)
 	}

@@ -50,13 +50,15 @@ type execution struct {
 	ending  bool
 	gone    bool // left to the next process, or dropped
 	dropped bool
-	freed   bool          // it occupies no capacity any more: its end is being written
-	inGroup bool          // that is written through the group
-	next    func()        // uses its place after that
-	wrote   time.Duration // duration of the write of its end
-	tail    tail
-	begun   begun
-	unhook  func() bool
+	freed   bool   // it occupies no capacity any more: its end is being written
+	inGroup bool   // that is written through the group
+	next    func() // uses its place after that
+	// mismatch is why it must not be started, if it is not what was submitted.
+	mismatch *step.MismatchError
+	wrote    time.Duration // duration of the write of its end
+	tail     tail
+	begun    begun
+	unhook   func() bool
 
 	span trace.Span
 	// status and why it failed, for the span.

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/berthhq/berth/coordinator"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
@@ -39,6 +41,8 @@ type yard struct {
 	from access.Patterns
 	// tracer, if it is not nil, makes the spans of workers.
 	tracer *trace.Tracer
+	// log, if it is not nil, is that of workers.
+	log hclog.Logger
 }
 
 func newYard(t *testing.T) *yard {
@@ -271,7 +275,7 @@ func (y *yard) worker(host, dir string, concurrency int, r Runner) *crew {
 		y.t.Fatal(err)
 	}
 	c := &crew{client: client, done: make(chan struct{})}
-	cfg := Config{Client: client, Queues: []string{step.DefaultQueue}, Concurrency: concurrency, Runner: r, Dir: folder, CommandsFrom: y.from, Tracer: y.tracer}
+	cfg := Config{Client: client, Queues: []string{step.DefaultQueue}, Concurrency: concurrency, Runner: r, Dir: folder, CommandsFrom: y.from, Tracer: y.tracer, Logger: y.log}
 	if dir != "" {
 		cfg.OutputDir, cfg.KeepOutput = OutputFolder(dir, "worker"), 1<<20
 	}

@@ -37,7 +37,7 @@ func newMetrics(reg prometheus.Registerer, concurrency int) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.01, 5, 9),
 		}),
 		ends: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_worker_steps_total", Help: "Step instances that ended here, by result: succeeded, failed, canceled, lost, handed_back, timed_out, refused.",
+			Name: "berth_worker_steps_total", Help: "Step instances that ended here, by result: succeeded, failed, canceled, lost, handed_back, timed_out, refused, forged.",
 		}, []string{"end"}),
 		conflicts: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_worker_take_conflicts_total", Help: "Step instances that another worker took first.",

@@ -111,16 +111,17 @@ func (w *Worker) resumeOne(ctx context.Context, id store.StepID, reservation *in
 	if p == nil || i.Status != step.Running || i.Revision != reservation.Adopted().Revision || !w.by.Same(i.Executor) {
 		return nil, nil
 	}
-	work, err := w.steps.Work(ctx, id)
-	if err != nil {
-		return nil, err
+	t := &step.Taken{Instance: *i, Ready: *p}
+	unread := w.steps.Verify(ctx, t)
+	if unread != nil && mismatchOf(unread) == nil {
+		return nil, unread
 	}
 	seat := w.places.New()
 	seat.Force()
 	span := w.span(p, time.Now())
 	span.Set(trace.Bool("berth.resumed", true))
 	e := &execution{
-		w: w, t: &step.Taken{Instance: *i, Work: work, Ready: *p}, dir: dir, place: reservation, give: reservation.Release, seat: seat,
+		w: w, t: t, dir: dir, place: reservation, give: reservation.Release, seat: seat, mismatch: mismatchOf(unread),
 	}
 	return e.traced(span), nil
 }
@@ -160,6 +161,9 @@ func (w *Worker) found(e *execution, job Job, bare bool) {
 	case bare:
 		e.began(job)
 		e.stop(byLoss, "its slots are gone")
+		return
+	case job == nil && e.mismatch != nil: // the earlier process had not started it
+		e.returnsMismatch(e.mismatch)
 		return
 	case job == nil:
 		e.unhook()

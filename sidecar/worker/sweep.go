@@ -79,7 +79,7 @@ func (w *Worker) resolve(ctx context.Context, d *unresolved) {
 		}
 	case i.Status == step.Running && i.Attempt == d.p.Attempt+1 && w.by.Same(i.Executor):
 		t = &step.Taken{Instance: *i, Ready: *d.p}
-		if t.Work, err = w.steps.Work(ctx, i.StepID); err != nil {
+		if unread = w.steps.Verify(ctx, t); unread != nil && mismatchOf(unread) == nil && problem.CodeOf(unread) != problem.CorruptValue {
 			return
 		}
 	}
@@ -100,6 +100,7 @@ func (w *Worker) resolve(ctx context.Context, d *unresolved) {
 		w.active[t.StepID] = e
 		w.metrics.count.Store(int64(len(w.active)))
 		switch {
+		case e.returnsMismatch(unread):
 		case problem.CodeOf(unread) == problem.CorruptValue:
 			e.fail(unread)
 		case unread != nil || w.idle():

@@ -295,6 +295,9 @@ func (w *Worker) refuse() {
 // refuseOne ends an instance without retries, unless another worker has taken it or its run was
 // canceled. It tries again while etcd does not answer.
 func (w *Worker) refuseOne(p *step.Published) {
+	if !w.genuineSubmitter(p) {
+		return
+	}
 	final := *p
 	final.Retries = 0
 	of := "that " + p.SubmittedBy + " has submitted"
@@ -416,6 +419,7 @@ func (w *Worker) taken(e *execution, begun time.Time, unread error) {
 		w.metrics.count.Store(int64(len(w.active)))
 		w.dirty = true
 		switch {
+		case e.returnsMismatch(unread):
 		case isCorrupt(unread):
 			e.fail(unread)
 		case w.canceled.why(id, e.t.Revision) != "":

@@ -37,6 +37,7 @@ const (
 	notTakenStatus    = "not_taken"   // its slots were not granted, or another worker has taken it
 	handedBackStatus  = "handed_back" // it was not started
 	lostStatus        = "lost"
+	forgedStatus      = "forged"      // its publication is not what was submitted
 	interruptedStatus = "interrupted" // to the next process of the worker
 )
 
