@@ -55,6 +55,9 @@ berth_etcd_request_duration_seconds_bucket{job="berth", instance="db1", op="txn"
 berth_etcd_request_duration_seconds_count{job="berth", instance="db1", op="txn", outcome="ok"} 0+90x180
 berth_etcd_request_duration_seconds_count{job="berth", instance="db1", op="txn", outcome="error"} 0+1x180
 berth_watch_resyncs_total{job="berth", instance="db1"} 0x60 1x120
+berth_etcd_cluster_changed_total{job="berth", instance="db1"} 0x180
+berth_http_panics_total{job="berth", instance="db1"} 0x180
+berth_runs_too_many_total{job="berth", instance="db1", setting="max_not_before"} 0x180
 berth_worker_concurrency{job="berth", instance="w1"} 4x180
 berth_worker_active{job="berth", instance="w1"} 4x50 3x130
 berth_worker_resyncs_total{job="berth", instance="w1"} 0x180
@@ -71,6 +74,18 @@ var faults = []struct {
 	at     int    // the minute in which it fires first
 	says   string // a part of the description
 }{
+	{
+		what: "etcd is restored under a new cluster id", fires: `BerthEtcdReplaced{instance="db1", job="berth"}`, at: 10, says: "ended all its claims",
+		series: `berth_etcd_cluster_changed_total{job="berth", instance="db1"} 0x9 1x170`,
+	},
+	{
+		what: "a handler panics", fires: `BerthPanics{instance="db1", job="berth"}`, at: 10, says: "the process goes on",
+		series: `berth_http_panics_total{job="berth", instance="db1"} 0x9 1x170`,
+	},
+	{
+		what: "an identity submits too much", fires: `BerthTooMany{job="berth", setting="max_not_before"}`, at: 10, says: "the bound max_not_before",
+		series: `berth_runs_too_many_total{job="berth", instance="db1", setting="max_not_before"} 0x9 1x170`,
+	},
 	{
 		what: "no candidate leads", fires: `BerthNoLeader{job="berth"}`, at: 11, says: "No candidate of berth has led",
 		series: `berth_coordinator_leading{job="berth", instance="db1"} 1x9 0x170`,

@@ -25,7 +25,7 @@ _TIMEOUT = frozenset({"no_capacity", "claim_timeout"})
 # Errors that are no refusal of the request. For exec, pool_not_found is one.
 _FAILURE = frozenset(
     "claim_canceled claim_not_found corrupt_value etcd_full etcd_unavailable internal not_found run_not_ended run_not_found"
-    " run_not_queued slow_request state_unwritable step_ended step_not_found stopping too_many_requests unavailable".split()
+    " run_not_queued slow_request state_unwritable step_ended step_not_found stopping too_many too_many_requests unavailable".split()
 )
 
 # The shortest lease that leaves time to stop a command.
