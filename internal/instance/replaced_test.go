@@ -10,9 +10,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
@@ -37,26 +34,6 @@ func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.String()
-}
-
-// setFull has an etcd take deletes only, or end that.
-func setFull(t *testing.T, srv *embed.Server, action pb.AlarmRequest_AlarmAction) {
-	t.Helper()
-	conn, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Endpoint()}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	members, err := conn.MemberList(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = pb.NewMaintenanceClient(conn.ActiveConnection()).Alarm(t.Context(), &pb.AlarmRequest{
-		Action: action, Alarm: pb.AlarmType_NOSPACE, MemberID: members.Members[0].ID,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // becomes waits until a client is ready, or is not.
@@ -88,7 +65,7 @@ func TestAClientWhoseClusterIsReplacedGoesOnInTheOther(t *testing.T) {
 	if err := founder.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	setFull(t, other, pb.AlarmRequest_ACTIVATE)
+	embedtest.SetFull(t, other, true)
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +112,7 @@ func TestAClientWhoseClusterIsReplacedGoesOnInTheOther(t *testing.T) {
 	if problem.CodeOf(why) != problem.EtcdUnavailable || !strings.Contains(why.Error(), "has replaced") {
 		t.Errorf("it is not ready: %v", why)
 	}
-	setFull(t, other, pb.AlarmRequest_DEACTIVATE)
+	embedtest.SetFull(t, other, false)
 	becomes(t, c, true)
 	if err := <-waits; err != nil {
 		t.Errorf("the claim that waited: %v", err)
