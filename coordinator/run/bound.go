@@ -115,6 +115,32 @@ func (b *eventBound) learn(run string, n int, now time.Time) {
 	c.known, c.left, c.counted = max(c.known, n), uncounted, now
 }
 
+const (
+	// claimEventsMost bounds the events of claims of one identity that a process writes within
+	// claimEventsWindow: some 250 MiB a day.
+	claimEventsMost   = 36_000
+	claimEventsWindow = time.Hour
+)
+
+// claimBound bounds the events of the claims of each identity, which can make claims as fast as
+// it can send requests. The zero value is ready.
+type claimBound struct {
+	begun time.Time      // of the window
+	of    map[string]int // events within it, by identity
+}
+
+// take reports whether one more event of a claim can be written, and counts it.
+func (b *claimBound) take(by string, most int, now time.Time) bool {
+	if age := now.Sub(b.begun); b.of == nil || age >= claimEventsWindow || age < 0 {
+		b.begun, b.of = now, map[string]int{}
+	}
+	if b.of[by] >= most {
+		return false
+	}
+	b.of[by]++
+	return true
+}
+
 // Bound sets how many events a run can have at most, before the journal is used, and returns the
 // journal. 0 is [DefaultMaxEvents].
 func (j *Journal) Bound(most int) *Journal {

@@ -57,6 +57,9 @@ type Followed struct {
 	// Takes, if it is not nil, reports whether a claim was made by an executor of a step
 	// instance of the run that it names: see [Executor.Owns].
 	Takes func(ctx context.Context, h pool.Holder) (bool, error)
+	// Most bounds the events of one identity within an hour; 0 is [claimEventsMost]. Claims of
+	// step instances are not counted.
+	Most int
 	// Dropped is called with the number of events that are dropped, because etcd was not
 	// available for too long or the run has as many as it can have.
 	Dropped func(n int)
@@ -126,6 +129,20 @@ func loggedOf(ev pool.Event, host string, now time.Time) (logged, bool) {
 	}, true
 }
 
+func (f *Followed) most() int { return cmp.Or(f.Most, claimEventsMost) }
+
+// mayOfClaim reports whether an event of a claim can be written.
+func (j *Journal) mayOfClaim(ctx context.Context, l *logged, most int) (bool, error) {
+	if may, err := j.may(ctx, l.run, l.event); err != nil || !may {
+		return false, err
+	}
+	if l.holder.Bind == BindStep || j.claims.take(l.holder.ClaimedBy, most, time.Now()) {
+		return true, nil
+	}
+	j.dropped.Add(1)
+	return false, nil
+}
+
 // write writes those of the events that do not exist yet, and that belong to their runs.
 func (j *Journal) write(ctx context.Context, events []logged, f *Followed) error {
 	ctx, cancel := context.WithTimeout(ctx, followTry)
@@ -144,7 +161,7 @@ func (j *Journal) write(ctx context.Context, events []logged, f *Followed) error
 			continue
 		}
 		if !l.counted {
-			if may, err := j.may(ctx, l.run, l.event); err != nil {
+			if may, err := j.mayOfClaim(ctx, l, f.most()); err != nil {
 				return err
 			} else if !may {
 				dropped++

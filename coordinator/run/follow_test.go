@@ -167,3 +167,49 @@ func TestARunHasNoMoreThanFiveHundredEvents(t *testing.T) {
 		}
 	})
 }
+
+// An identity that makes claims without end takes a bounded part of etcd, whatever runs it has.
+func TestTheEventsOfTheClaimsOfOneIdentityAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		for _, by := range []string{"ann", "bob"} {
+			for i := range 5 {
+				r.submit(fmt.Sprint(by, i), Spec{SubmittedBy: "user:" + by})
+			}
+		}
+		claims := make(chan pool.Event)
+		gone := 0
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Journal.Follow(ctx, claims, Followed{Most: 100, Dropped: func(n int) { gone += n }}) }()
+		send := func(by, bind string, n int) {
+			for i := range n {
+				claims <- pool.Event{Type: pool.ClaimGranted, Run: fmt.Sprint(by, i%5), Claim: "c", ClaimedBy: "user:" + by, Bind: bind}
+			}
+			synctest.Wait()
+		}
+		written := func(by string) (n int) {
+			for i := range 5 {
+				events, err := r.Events(t.Context(), fmt.Sprint(by, i))
+				if err != nil {
+					t.Fatal(err)
+				}
+				n += len(events) - 1 // without that of the submission
+			}
+			return n
+		}
+		send("ann", "", 150)
+		send("bob", "", 20)
+		send("ann", BindStep, 10)
+		if written("ann") != 110 || written("bob") != 20 || gone != 50 {
+			t.Errorf("%d of ann, %d of bob, %d dropped", written("ann"), written("bob"), gone)
+		}
+		time.Sleep(claimEventsWindow)
+		send("ann", "", 10)
+		if written("ann") != 120 {
+			t.Errorf("%d of ann an hour later", written("ann"))
+		}
+		cancel()
+		<-done
+	})
+}

@@ -36,6 +36,7 @@ type Journal struct {
 	written  atomic.Int64
 	dropped  atomic.Int64
 	bound    eventBound
+	claims   claimBound    // used by [Journal.Follow] only
 	granting chan struct{} // holds one while a lease is being granted
 	group    store.Group   // of the changes with events
 	spares   spares
