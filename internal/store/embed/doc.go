@@ -7,6 +7,10 @@
 // [Server.Endpoint]: berth's own [store.Client] as well as etcdctl. Several members with the same
 // [Config.Members] form a cluster.
 //
+// Its unix sockets in the data directory ([SocketPath], and one for etcd's HTTP server) are only for the
+// user of the process and [Config.SocketGroup]: who can connect to a socket for clients can read and
+// change everything.
+//
 // # Life cycle
 //
 //	Start ──▶ serving ──▶ Close ──▶ closed
