@@ -283,6 +283,7 @@ func (l *leader) bridgedAll(all []*bridged, now time.Time) error {
 			l.state.put(&run.Run{ID: b.old.ID, Record: b.rec, Created: b.old.Created, Revision: b.claim.Fence.Revision()})
 			l.bridgedAt = max(l.bridgedAt, b.claim.Fence.Revision())
 			l.metrics.admitted.Inc()
+			l.metrics.estimates.admitted(b.old.ID, now)
 			l.me.Tick.Admitted++
 		case code == problem.NoCapacity, code == problem.PoolNotFound, code == problem.ExceedsLimit:
 			l.deadline = sooner(l.deadline, now.Add(l.cfg.TickInterval)) // other claims were faster

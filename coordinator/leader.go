@@ -63,6 +63,7 @@ type leader struct {
 }
 
 func newLeader(cfg Config, m *metrics, journal *run.Journal, term election.Candidate) *leader {
+	m.estimates.reset()
 	l := &leader{
 		cfg: cfg, metrics: m, state: newState(cfg.Keys), me: run.Candidate{Candidate: term},
 		journal:    journal,

@@ -34,6 +34,7 @@ type metrics struct {
 	freed     prometheus.Counter
 	steps     *stepCollector
 	pools     *poolCollector
+	estimates *estimates
 
 	compactions prometheus.Counter
 }
@@ -49,6 +50,10 @@ func newMetrics(reg prometheus.Registerer, journal *run.Journal, pools *poolColl
 	}
 	return &metrics{
 		steps: steps, pools: pools,
+		estimates: &estimates{ratio: f.NewHistogram(prometheus.HistogramOpts{
+			Name: "berth_runs_wait_estimate_ratio", Help: "Actual by estimated wait of admitted runs that had an estimate, from when it was made.",
+			Buckets: []float64{0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2, 4, 10},
+		})},
 		leading: f.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_coordinator_leading", Help: "1 while this process is the coordinator.",
 		}),

@@ -227,7 +227,7 @@ func TestWhatCanNeverFitIsRefused(t *testing.T) {
 		fl.is(map[string]string{"d": "queued: pool 'db' does not exist"})
 		fl.submit("d", needs("db", 2)) // again
 		fl.pool("db", 1)
-		fl.is(map[string]string{"d": "queued: pool 'db' has too few free slots (1 slots, 2 wanted)"})
+		fl.is(map[string]string{"d": "queued: pool 'db' has a limit of 1, this claim needs 2"})
 		fl.pool("db", 2)
 		fl.is(map[string]string{"d": "not_started"})
 	})

@@ -120,6 +120,7 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 		}
 		it.done = func() {
 			l.metrics.admitted.Inc()
+			l.metrics.estimates.admitted(r.ID, now)
 			l.me.Tick.Admitted++
 		}
 		items = append(items, it)
@@ -155,7 +156,9 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 		it.done = func() { l.metrics.blocked.WithLabelValues(string(b.Block.Kind)).Inc() }
 		items = append(items, it)
 	}
-	return l.send(ctx, nil, items)
+	err := l.send(ctx, nil, items)
+	l.estimate(now)
+	return err
 }
 
 // send writes items in chunks, until one is refused.
