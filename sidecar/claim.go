@@ -100,7 +100,7 @@ func (a *apiServer) claim(ctx context.Context, s *session, in *claimInput, req a
 	if in.async && (w.Wait == nil || *w.Wait > 0) {
 		return a.claimAsync(ctx, s, w, begun)
 	}
-	leave, err := a.waits.waiting.Enter(server.KeyOf(ctx))
+	leave, err := a.waits.waiting.EnterAs(server.KeyOf(ctx), waitersOf(w))
 	if err != nil {
 		w.proc.Close()
 		return nil, err

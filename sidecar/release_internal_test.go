@@ -281,6 +281,40 @@ func TestTheWaitsWithoutAConnectionAreBounded(t *testing.T) {
 	}
 }
 
+// A claim that waits has a waiter in each of its pools.
+func TestAWaitForManyPoolsCountsForEach(t *testing.T) {
+	a, s := testSession(t)
+	wide := api.Slots{}
+	for i := range pool.MaxPools {
+		wide[fmt.Sprint("db-", i)] = 1
+	}
+	for range maxWaiting / 2 / pool.MaxPools {
+		if _, err := a.waits.waiting.EnterAs(server.KeyOf(asAdmin(t)), pool.MaxPools); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := a.claim(asAdmin(t), s, &claimInput{}, api.ClaimRequest{Pools: wide}); problem.CodeOf(err) != problem.TooManyRequests {
+		t.Errorf("one more: %v", err)
+	}
+	w := newWaits(nil)
+	defer w.tasks.Wait()
+	end := make(chan struct{})
+	defer close(end)
+	for i := range maxAsync/2/pool.MaxPools + 1 {
+		request := &wanted{ClaimRequest: api.ClaimRequest{ID: fmt.Sprint(i), Pools: wide}}
+		_, check, _, _, err := w.enterAsync(t.Context(), request, func(_ context.Context, one *wait) {
+			<-end
+			w.leave(one)
+		})
+		if err == nil {
+			w.leave(check)
+		}
+		if refused := problem.CodeOf(err) == problem.TooManyRequests; refused != (i == maxAsync/2/pool.MaxPools) {
+			t.Fatalf("wait %d: %v", i, err)
+		}
+	}
+}
+
 func TestTheWaitsWithAConnectionAreBounded(t *testing.T) {
 	a, s := testSession(t)
 	for i := range maxWaiting {

@@ -90,6 +90,9 @@ func (w *waits) add(ctx context.Context, id string, wanted *wanted) (context.Con
 	return ctx, one, nil
 }
 
+// waitersOf returns as how many a claim that waits counts: each of its pools has its waiter.
+func waitersOf(request *wanted) int { return max(1, len(request.Pools)) }
+
 // enterAsync returns the wait without a connection for a claim. If there is none, it begins
 // one, which goes on until serve, called in the background, has left it: first is then true.
 // Check is a wait of the request itself, while ctx lasts: it must leave too.
@@ -109,7 +112,7 @@ func (w *waits) enterAsync(ctx context.Context, request *wanted, serve func(cont
 	}
 	var leave func()
 	if one == nil {
-		if leave, err = w.background.Enter(server.KeyOf(ctx)); err != nil {
+		if leave, err = w.background.EnterAs(server.KeyOf(ctx), waitersOf(request)); err != nil {
 			return nil, nil, nil, false, err
 		}
 	}

@@ -56,18 +56,21 @@ func KeyOf(ctx context.Context) string {
 
 // Enter opens one more for a key of [KeyOf], until leave is called, once. Above a bound it
 // returns a too_many_requests problem.
-func (l *Limiter) Enter(key string) (leave func(), err error) {
+func (l *Limiter) Enter(key string) (leave func(), err error) { return l.EnterAs(key, 1) }
+
+// EnterAs is [Limiter.Enter] for one that counts as n, from 1 on.
+func (l *Limiter) EnterAs(key string, n int) (leave func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.all >= l.total:
-		err = problem.New(problem.TooManyRequests, "%d %s are open, which is the most that is allowed: %s", l.all, l.what, l.todo)
-	case l.open[key] >= l.each:
+	case l.all+n > l.total:
+		err = problem.New(problem.TooManyRequests, "%d %s are open, which is the most that is allowed: %s", l.total, l.what, l.todo)
+	case l.open[key]+n > l.each:
 		err = problem.New(problem.TooManyRequests, "%d %s of %s are open, which is the most that is allowed for one identity: %s", l.each, l.what, problem.Clip(key), l.todo)
 	default:
-		l.all++
-		l.open[key]++
-		return func() { l.leave(key) }, nil
+		l.all += n
+		l.open[key] += n
+		return func() { l.leave(key, n) }, nil
 	}
 	if l.metrics != nil {
 		l.metrics.Refused(l.bound)
@@ -75,11 +78,11 @@ func (l *Limiter) Enter(key string) (leave func(), err error) {
 	return nil, err
 }
 
-func (l *Limiter) leave(key string) {
+func (l *Limiter) leave(key string, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.all--
-	if l.open[key]--; l.open[key] == 0 {
+	l.all -= n
+	if l.open[key] -= n; l.open[key] == 0 {
 		delete(l.open, key)
 	}
 }

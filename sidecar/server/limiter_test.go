@@ -35,6 +35,27 @@ func TestALimiterBoundsAllAndEach(t *testing.T) {
 	}
 }
 
+func TestWhatCountsAsManyTakesAsManyPlaces(t *testing.T) {
+	l := NewLimiter(LimiterConfig{What: "claims", Todo: "wait", Total: 10, Each: 6})
+	leave, err := l.EnterAs("a", 4)
+	if err != nil || l.Open() != 4 {
+		t.Fatalf("%v with %d open", err, l.Open())
+	}
+	if _, err := l.EnterAs("a", 3); problem.CodeOf(err) != problem.TooManyRequests {
+		t.Errorf("7 of 6: %v", err)
+	}
+	if _, err := l.EnterAs("b", 6); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.Enter("c"); problem.CodeOf(err) != problem.TooManyRequests {
+		t.Errorf("11 of 10: %v", err)
+	}
+	leave()
+	if _, err := l.EnterAs("c", 4); err != nil || l.Open() != 10 {
+		t.Errorf("%v with %d open", err, l.Open())
+	}
+}
+
 func TestRequestsCountForTheirIdentityOrAddress(t *testing.T) {
 	from := func(address string, id access.Identity) context.Context {
 		ctx := context.WithValue(t.Context(), addrKey{}, address)
