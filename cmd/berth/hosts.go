@@ -24,9 +24,10 @@ func hostsCommand() *cli.Command {
 			Description: `An instance is a process of berth on a host: a sidecar, a worker, a source, a candidate for
 coordinator, or a berth exec without a sidecar. For up to 10 seconds after it has died it is
 still listed: LAST SEEN is when it last renewed its presence, "now" if that was less than 5
-seconds ago. A coordinator that was seen earlier does not lead. CAPACITY is how many step instances it runs at a time. ACTIVE is how
-many it runs now, and how many runs were started through it. QUEUES are the queues of a
-worker. STATUS is that of a worker: working, draining, drained, stopping or stopped.
+seconds ago. A coordinator that was seen earlier does not lead. CAPACITY is how many step
+instances it runs at a time. ACTIVE is how many it runs now, and how many runs were started
+through it. QUEUES are the queues of a worker. STATUS is that of a worker: working, draining,
+drained, stopping or stopped.
 
 An instance that is gone is listed while it still holds something: if it restarts before
 its leases end, it keeps that. Otherwise it is lost, and retried if retries are left.
