@@ -194,7 +194,11 @@ func (c *Campaign) loop(ctx context.Context) error {
 		select {
 		case <-c.replaced:
 			t = c.void(t)
-		case c.lease = <-c.leases:
+		case <-c.leases:
+			t = c.void(t) // or the lease would be forgotten with what is of the cluster before
+			if id, there := c.presence.Lease(); there {
+				c.lease = id
+			}
 			c.register(ctx)
 		case m, ok := <-c.feed.Messages():
 			if ok && m.History == c.backend.History() { // else it is read again

@@ -34,6 +34,7 @@ type voter struct {
 	stop   func() error
 	put    []string // keys next to the candidates
 	leases []store.LeaseID
+	slow   time.Duration // that the end of a term takes
 	// trouble is that of the campaign.
 	trouble func() error
 }
@@ -52,7 +53,7 @@ func campaign(t *testing.T, etcd *storetest.Backend, host string, began ...func(
 			for _, f := range began {
 				f(ctx)
 			}
-			defer func() { v.leads = false }()
+			defer func() { time.Sleep(v.slow); v.leads = false }()
 			if term.Host != host || term.Lease == 0 {
 				t.Errorf("%s leads as %+v", host, term)
 			}
@@ -244,4 +245,31 @@ func TestATermOfAClusterThatWasReplacedIsVoid(t *testing.T) {
 func (v *voter) touch(term context.Context) error {
 	_, err := v.by.Txn(context.WithoutCancel(term), &pb.TxnRequest{Success: []*pb.RequestOp{store.Put("/b/touched", nil, 0)}})
 	return err
+}
+
+// A campaign that is busy while its cluster is replaced, here with the end of a term, takes the lease of
+// the other cluster and the replacement in any order.
+func TestACampaignThatIsBusyWhileItsClusterIsReplacedKeepsTheLeaseOfTheOther(t *testing.T) {
+	for range 20 { // the order is one of chance
+		synctest.Test(t, func(t *testing.T) {
+			etcd := storetest.NewBackend(storetest.New(storetest.Options{}))
+			defer etcd.Close()
+			one := campaign(t, etcd, "one")
+			defer func() { _ = one.stop() }()
+			one.slow = 30 * time.Second
+			pass(time.Minute)
+			if _, err := one.by.Txn(t.Context(), deleteAll(one)); err != nil { // the term ends, slowly
+				t.Fatal(err)
+			}
+			pass(time.Second)
+			etcd.Do(func(e *storetest.Etcd) {
+				e.Restore(e.Save(), 1000)
+				e.SetCluster(2)
+			})
+			pass(2 * time.Minute)
+			if err := one.trouble(); err != nil || !one.leads {
+				t.Fatalf("leads: %v after terms %v, trouble: %v", one.leads, one.terms, err)
+			}
+		})
+	}
 }

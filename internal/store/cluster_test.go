@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 
 	"github.com/berthhq/berth/internal/store"
@@ -33,6 +34,21 @@ type oneOf struct {
 	renewals atomic.Int64
 	txns     atomic.Int64
 	logins   atomic.Int64
+	// expire, if not nil, has the next write or renewal wait, and then refuses its login.
+	expire atomic.Pointer[expiry]
+}
+
+// expiry is a request that arrives, waits, and is refused for its login.
+type expiry struct{ arrived, refuse chan struct{} }
+
+func (m *oneOf) expired() error {
+	x := m.expire.Swap(nil)
+	if x == nil {
+		return nil
+	}
+	close(x.arrived)
+	<-x.refuse
+	return rpctypes.ErrGRPCInvalidAuthToken
 }
 
 func memberOf(t *testing.T, cluster uint64) (m *oneOf, endpoint string) {
@@ -70,6 +86,9 @@ func (m *oneOf) Range(context.Context, *pb.RangeRequest) (*pb.RangeResponse, err
 }
 
 func (m *oneOf) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error) {
+	if err := m.expired(); err != nil {
+		return nil, err
+	}
 	m.txns.Add(1)
 	return &pb.TxnResponse{Header: m.header(), Succeeded: true}, nil
 }
@@ -94,6 +113,9 @@ func (m *oneOf) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	for {
 		req, err := stream.Recv()
 		if err != nil {
+			return err
+		}
+		if err := m.expired(); err != nil {
 			return err
 		}
 		m.renewals.Add(1)
@@ -393,5 +415,44 @@ func TestAnAnswerToARequestOfBeforeTheChangeDoesNotCount(t *testing.T) {
 	}
 	if n, m := m.renewals.Load(), m.txns.Load(); n != 1 || m != 1 {
 		t.Errorf("%d renewals and %d transactions were sent, want 1 of each", n, m)
+	}
+}
+
+// TestARequestThatWaitsWhileItsClusterIsReplacedIsNotSentToTheOther: here for a login, while others
+// have found out where the connections lead.
+func TestARequestThatWaitsWhileItsClusterIsReplacedIsNotSentToTheOther(t *testing.T) {
+	for _, name := range []string{"transaction", "renewal"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m, endpoint := memberOf(t, 1)
+			c, _, _ := following(t, endpoint)
+			ctx := long(t)
+			if err := c.Probe(ctx, "/b/"); err != nil {
+				t.Fatal(err)
+			}
+			x := &expiry{make(chan struct{}), make(chan struct{})}
+			m.expire.Store(x)
+			done := make(chan error, 1)
+			go func() { done <- operations[name](store.InCluster(ctx, c), c) }()
+			<-x.arrived
+			m.cluster.Store(2)
+			for range 2 {
+				for _, other := range []string{"read", "grant of a lease"} {
+					if err := operations[other](ctx, c); err != nil && !errors.Is(err, store.ErrOtherCluster) {
+						t.Fatal(err)
+					}
+				}
+			}
+			close(x.refuse)
+			if err := <-done; !errors.Is(err, store.ErrOtherCluster) {
+				t.Errorf("it ended with %v", err)
+			}
+			if n := m.txns.Load() + m.renewals.Load(); n > 0 {
+				t.Error("it was sent to the cluster that has replaced its own")
+			}
+			if err := operations[name](ctx, c); err != nil {
+				t.Errorf("in the cluster of now: %v", err)
+			}
+		})
 	}
 }

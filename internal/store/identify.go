@@ -61,10 +61,17 @@ func (i *identifier) GetRequestMetadata(ctx context.Context, _ ...string) (map[s
 	r, _ := credentials.RequestInfoFromContext(ctx)
 	c, _ := r.AuthInfo.(*connection)
 	now := i.cluster.at.Load().cluster
-	if now == 0 || asksFor(r.Method) || c != nil && c.cluster.Load() == now {
+	if now == 0 || asksFor(r.Method) || i.leadsTo(ctx, c, now) {
 		return nil, nil
 	}
 	return nil, errUnidentified
+}
+
+// leadsTo reports whether a connection leads to the cluster of now, and a request was made in that
+// one: it may have waited for a connection or a login meanwhile.
+func (i *identifier) leadsTo(ctx context.Context, c *connection, now uint64) bool {
+	sent := i.sent(ctx).cluster
+	return c != nil && c.cluster.Load() == now && (sent == now || sent == 0)
 }
 
 // RequireTransportSecurity is for the operator to decide.
@@ -152,9 +159,15 @@ func clusterOf(resp any) uint64 {
 // sentKey is the key of a context for the history that a request was made in.
 type sentKey struct{}
 
+// sentOf returns the history that a request was made in, nil if its context does not say.
+func sentOf(ctx context.Context) *history {
+	h, _ := ctx.Value(sentKey{}).(*history)
+	return h
+}
+
 // sent returns the history that a request was made in.
 func (i *identifier) sent(ctx context.Context) *history {
-	if h, ok := ctx.Value(sentKey{}).(*history); ok {
+	if h := sentOf(ctx); h != nil {
 		return h
 	}
 	return i.cluster.at.Load()

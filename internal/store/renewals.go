@@ -23,7 +23,8 @@ type renewals struct {
 
 // renewStream is one stream. Etcd answers in the order of the requests.
 type renewStream struct {
-	token  string // that it was opened with, and keeps
+	token  string   // that it was opened with, and keeps
+	sent   *history // that it was opened in, as its first request was
 	opened chan struct{}
 	cancel context.CancelFunc
 	client pb.Lease_LeaseKeepAliveClient // once opened
@@ -63,7 +64,7 @@ func (r *renewals) renew(ctx context.Context, id LeaseID, token string) (time.Du
 }
 
 func (r *renewals) once(ctx context.Context, id LeaseID, token string) (time.Duration, error) {
-	s := r.open(token)
+	s := r.open(sentOf(ctx), token)
 	req := &renewal{id: id, done: make(chan renewed, 1)}
 	select {
 	case <-s.opened:
@@ -90,18 +91,18 @@ func (r *renewals) gaveUp(ctx context.Context, s *renewStream) error {
 }
 
 // open returns the stream in use, or a new one that is not open yet. One with another
-// token ends when it has answered what is under way.
-func (r *renewals) open(token string) *renewStream {
+// token, or of another cluster, ends when it has answered what is under way.
+func (r *renewals) open(sent *history, token string) *renewStream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old := r.stream; old != nil {
-		if old.token == token {
+		if old.token == token && old.sent.cluster == sent.cluster {
 			return old
 		}
 		go old.closeSend()
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &renewStream{token: token, opened: make(chan struct{}), cancel: cancel}
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), sentKey{}, sent))
+	s := &renewStream{token: token, sent: sent, opened: make(chan struct{}), cancel: cancel}
 	r.stream = s
 	go r.run(ctx, s)
 	return s
