@@ -13,7 +13,7 @@ import (
 // caller carries out what [book.due] says.
 type book struct {
 	cluster uint64        // of etcd that the leases are of; 0 if that is not known yet
-	rest    time.Duration // before which no lease is granted
+	rest    time.Duration // before which no lease is granted, nor takes keys
 	leases  map[store.LeaseID]*entry
 	groups  map[time.Duration]*group
 	lost    []loss // to be reported
@@ -93,20 +93,25 @@ func (b *book) lose(e *entry, cause error) {
 func (b *book) in(now time.Duration, cluster uint64) {
 	if b.cluster != 0 && b.cluster != cluster {
 		for _, e := range b.leases {
-			if e.keys > 0 {
-				b.rest = max(b.rest, now+StopGrace(e.window.TTL)+grace.Kill)
-			}
+			b.stopping(now, e.keys, e.window.TTL)
 			b.lose(e, errReplaced)
 		}
 	}
 	b.cluster = cluster
 }
 
+// stopping takes that the holders of keys on a lost lease have their time to stop from now on.
+func (b *book) stopping(now time.Duration, keys int, ttl time.Duration) {
+	if keys > 0 {
+		b.rest = max(b.rest, now+StopGrace(ttl)+grace.Kill)
+	}
+}
+
 // acquire reserves keys on a lease of duration d. More is set if a lease has to be
 // granted now, for this set or ahead of the next.
 func (b *book) acquire(now, d time.Duration, keys int) (id store.LeaseID, ok, more bool) {
 	g := b.group(d)
-	if e := g.find(now, keys); e != nil {
+	if e := g.find(now, keys); e != nil && now >= b.rest {
 		e.keys += keys
 		return e.id, true, g.wantsGrant(now)
 	}
@@ -148,6 +153,7 @@ func (b *book) adopt(now time.Duration, l Resumable, keys int) {
 		return
 	}
 	if l.Cluster != 0 && l.Cluster != b.cluster {
+		b.stopping(now, keys, l.Duration)
 		b.lost = append(b.lost, loss{l.ID, errReplaced})
 		return
 	}
@@ -225,7 +231,8 @@ func (b *book) gone(id store.LeaseID, cause error) {
 //  1. Leases whose validity has ended are lost.
 //  2. Renewals that are due begin.
 //  3. Leases that have had no keys for long are given back.
-//  4. Leases that are wanted are granted, unless holders of an earlier cluster are still to stop.
+//  4. Leases that are wanted are granted, unless holders of an earlier cluster are still to stop:
+//     neither does a lease take keys then whose grant was tried since before the change.
 //
 // Ready is set if a set that was refused fits now, or if an adopted lease
 // was renewed.
@@ -260,10 +267,10 @@ func (b *book) dueIn(now, d time.Duration, g *group, w *work) {
 			w.revoke = append(w.revoke, e.id)
 		}
 	}
-	w.ready = g.callBack(now) || w.ready
 	if now < b.rest {
 		return
 	}
+	w.ready = g.callBack(now) || w.ready
 	if g.wantsGrant(now) {
 		g.granting = true
 		w.grant = append(w.grant, grant{duration: d})

@@ -90,6 +90,28 @@ func TestAGrantThatWasUnderWayGivesNoLeaseInTheNextCluster(t *testing.T) {
 	}
 }
 
+// A grant is tried again for as long as etcd is down, and so is under way when another cluster answers.
+func TestAGrantThatWasTriedThroughARestoreWaitsForTheHoldersToStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.run()
+		h.acquire(time.Hour, 1)
+		h.etcd.fault.Store(failing(store.ErrUnavailable, "grant", "renew"))
+		h.Acquire(time.Minute, 1)
+		h.wait(time.Minute)
+		h.etcd.replace()
+		h.etcd.fault.Store(nil)
+		h.wait(StopGrace(time.Hour)) // the holders may still run
+		if id, ok := h.Acquire(time.Minute, 1); ok {
+			t.Errorf("lease %s takes keys before the holders have stopped", name(id))
+		}
+		h.wait(time.Minute)
+		if _, ok := h.Acquire(time.Minute, 1); !ok {
+			t.Error("no lease takes keys after the holders have stopped")
+		}
+	})
+}
+
 func TestALeaseThatARestoreHasBroughtBackIsNotResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t)
@@ -121,6 +143,11 @@ func TestALeaseThatWasListedBeforeTheChangeIsNotAdopted(t *testing.T) {
 		h.Adopt(found[0], 1)
 		h.run()
 		h.wantLost(store.ErrOtherCluster, found[0].ID)
+		h.Acquire(time.Minute, 1)
+		h.wait(StopGrace(time.Minute)) // its holders may still run
+		if id, ok := h.Acquire(time.Minute, 1); ok {
+			t.Errorf("lease %s takes keys before the holders have stopped", name(id))
+		}
 	})
 }
 
