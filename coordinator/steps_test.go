@@ -2,9 +2,14 @@ package coordinator
 
 import (
 	"fmt"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
@@ -232,6 +237,66 @@ func TestARunWhoseStepsWereNotAllStored(t *testing.T) {
 				t.Errorf("%s is left", kv.Key)
 			}
 		})
+	})
+}
+
+// Each submission that is repeated while the first one is under way, or after it was broken off,
+// would otherwise add up to 128 MiB to the history of etcd.
+func TestSubmissionsOfOneRunAtTheSameTimeWriteItsWorkOnce(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		g, err := step.NewGraph([]step.Spec{fan("a", 1000, 0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		written := map[string]int{}
+		fl.root.Do(func(e *storetest.Etcd) {
+			e.OnCommit(func(_ int64, events []*mvccpb.Event, _ *pb.TxnRequest) {
+				for _, ev := range events {
+					if ev.Type == mvccpb.Event_PUT && strings.HasPrefix(string(ev.Kv.Key), fl.keys.WorksAll()) {
+						written[string(ev.Kv.Key)]++
+					}
+				}
+			})
+		})
+		// What an earlier run has left is replaced.
+		stale := fl.keys.Work(store.StepID{Run: "r", Step: "a", Index: 99})
+		if _, err := store.Commit(t.Context(), fl.root, nil, store.Put(stale, []byte("stale"), 0)); err != nil {
+			t.Fatal(err)
+		}
+		broken := fl.root.Peer()
+		defer broken.Close()
+		var writes atomic.Int64
+		broken.Inject(func(c storetest.Call) storetest.Fault {
+			if c.Op == storetest.OpTxn && writes.Add(1) > 6 {
+				return storetest.Fault{Drop: true, Err: store.ErrDenied}
+			}
+			return storetest.Fault{}
+		})
+		bad, runs := fl.instances(), fl.Store
+		bad.Backend, runs.Backend = broken, broken
+		if _, _, err := bad.Submit(t.Context(), runs, "r", run.Spec{}, g); err == nil {
+			t.Error("it was submitted")
+		}
+		fl.root.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Delay: 5 * time.Millisecond} })
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if _, _, err := fl.instances().Submit(t.Context(), fl.Store, "r", run.Spec{}, g); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		again := 0
+		for _, n := range written {
+			again += n - 1
+		}
+		if len(written) != 1000 || again != 1 { // that of the earlier run
+			t.Errorf("the work of %d instances was written, and %d times once more", len(written), again)
+		}
+		if _, err := fl.instances().Work(t.Context(), store.StepID{Run: "r", Step: "a", Index: 99}); err != nil {
+			t.Error(err)
+		}
 	})
 }
 

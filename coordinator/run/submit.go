@@ -80,17 +80,17 @@ func (s Store) CheckPools(ctx context.Context, id string, spec Spec, slots map[s
 
 // Begin creates a run whose steps are written next, in one transaction with the result of
 // with, which is called for each attempt. size is that of [Size]. If the same run exists, it is
-// returned in its current state, even if with fails.
-func (s Store) Begin(ctx context.Context, id string, spec Spec, size int64, with func(context.Context) (store.Extra, error)) (*Run, error) {
+// returned in its current state, even if with fails; created reports whether the run is new.
+func (s Store) Begin(ctx context.Context, id string, spec Spec, size int64, with func(context.Context) (store.Extra, error)) (r *Run, created bool, err error) {
 	if err := ValidateID(id); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := spec.ValidateNew(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	rec := Record{Spec: spec, Status: Storing, QueuedAt: stampOf(time.Now())}
 	rec.charge(size)
-	r, _, err := s.create(ctx, id, spec, func(ctx context.Context, absent []*pb.Compare) (*Run, error) {
+	return s.create(ctx, id, spec, func(ctx context.Context, absent []*pb.Compare) (*Run, error) {
 		alone, err := s.allow(ctx, spec.SubmittedBy, rec.StoredKiB*unit)
 		x := store.Extra{}
 		if err == nil && with != nil {
@@ -103,7 +103,6 @@ func (s Store) Begin(ctx context.Context, id string, spec Spec, size int64, with
 		rev, err := store.Commit(ctx, s.Backend, slices.Concat(x.If, absent, alone), append(ops, UsageOps(s.Keys, id, nil, &rec)...)...)
 		return &Run{ID: id, Record: rec, Created: rev, Revision: rev}, err
 	})
-	return r, err
 }
 
 // Enqueue puts a run into the queue whose steps are written. It reports whether this call

@@ -28,7 +28,8 @@ const (
 	// sizeClasses is the number of classes: 1, 2, 3, 4, 6, 8, 12 and so on, up to 192 MiB.
 	sizeClasses = 35
 	// nearRuns is how close to its bound concurrent submissions of an identity exclude each
-	// other: more than can be under way. nearBytes is the same as a fraction of the bound.
+	// other: more than can be under way. nearBytes is the same as a fraction of the bound, for
+	// runs of which as many fit into that fraction; larger ones always exclude each other.
 	nearRuns  = 1000
 	nearBytes = 2
 	// A count of at least manyKeys is used for recentFor; recentMost bounds those that are kept.
@@ -153,7 +154,7 @@ func (q *Quota) near(u Usage, more int64) bool {
 	if q.Unfinished > 0 && u.Unfinished+nearRuns >= q.Unfinished {
 		return true
 	}
-	return q.Stored > 0 && u.Stored+more >= q.Stored/nearBytes
+	return q.Stored > 0 && (u.Stored+more >= q.Stored/nearBytes || more > q.Stored/nearBytes/nearRuns)
 }
 
 func (q *Quota) tooManyUnfinished(u Usage) bool {

@@ -106,3 +106,26 @@ func TestSubmissionsAtTheSameTimeDoNotExceedTheQuota(t *testing.T) {
 		}
 	})
 }
+
+// A run of 96 MiB is below half of the bound, and so are ten of them, each by itself.
+func TestLargeRunsAtTheSameTimeDoNotExceedTheQuotaOfData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.b.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Delay: 5 * time.Millisecond} })
+		s := r.Store
+		s.Quota = &Quota{Stored: DefaultMaxStored}
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() {
+				spec := Spec{SubmittedBy: "user:ann", Steps: 1, Digest: "d"}
+				if _, _, err := s.Begin(t.Context(), fmt.Sprint("r", i), spec, 96<<20, nil); err != nil && problem.CodeOf(err) != problem.TooMany {
+					t.Errorf("%v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if u, err := s.Usage(t.Context(), "user:ann"); err != nil || u.Stored != 192<<20 {
+			t.Errorf("%s of %s are stored, %v", bytesText(u.Stored), bytesText(DefaultMaxStored), err)
+		}
+	})
+}

@@ -137,7 +137,7 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 		return there, false, g.ofStep(err)
 	}
 	pools := pool.Registry{Backend: s.Backend, Keys: s.Keys}
-	r, err = runs.Begin(ctx, id, spec, run.Size(&spec, work, spec.Steps), func(ctx context.Context) (store.Extra, error) {
+	r, fresh, err := runs.Begin(ctx, id, spec, run.Size(&spec, work, spec.Steps), func(ctx context.Context) (store.Extra, error) {
 		if err := g.checkAhead(runs, &spec); err != nil {
 			return store.Extra{}, err
 		}
@@ -147,7 +147,7 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 		return r, false, err
 	}
 	const notWhole = "the run was not submitted whole: submit it again with the same id"
-	if err := s.storeWork(ctx, r, &spec, g); err != nil {
+	if err := s.storeWork(ctx, r, fresh, &spec, g); err != nil {
 		if there, readErr := runs.Get(ctx, id); readErr == nil && there.Created == r.Created && there.Status != run.Storing {
 			return there, false, nil // another submission of the same run has stored it
 		}
@@ -244,8 +244,10 @@ type Flights chan struct{}
 func NewFlights() Flights { return make(Flights, workFlights) }
 
 // storeWork writes the graph and the work of a run that is being stored. It renders the work
-// again: all of it would take up to [MaxStored] of memory.
-func (s Store) storeWork(ctx context.Context, r *run.Run, spec *run.Spec, g *Graph) error {
+// again: all of it would take up to [MaxStored] of memory. It writes nothing that another submission
+// of the same run has written: each write would stay in the history of etcd. fresh states that this
+// submission has created the run.
+func (s Store) storeWork(ctx context.Context, r *run.Run, fresh bool, spec *run.Spec, g *Graph) error {
 	flights := s.Flights
 	if flights == nil {
 		flights = NewFlights()
@@ -261,10 +263,18 @@ func (s Store) storeWork(ctx context.Context, r *run.Run, spec *run.Spec, g *Gra
 		}
 	}
 	write := func(ops []*pb.RequestOp) {
+		last := ops[len(ops)-1].GetRequestPut().Key
+		missing := store.Nest(&pb.TxnRequest{Compare: []*pb.Compare{store.NotPutSince(string(last), r.Created)}, Success: ops})
 		eg.Go(func() error {
 			defer func() { <-flights }()
 			_, err := store.Change(ctx, "the work of a run was not stored", func(ctx context.Context) (int64, error) {
-				rev, err := store.Commit(ctx, s.Backend, still, ops...)
+				if !fresh { // what is there need not even be sent
+					resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: last, KeysOnly: true})
+					if err != nil || len(resp.Kvs) > 0 && resp.Kvs[0].ModRevision > r.Created {
+						return 0, err
+					}
+				}
+				rev, err := store.Commit(ctx, s.Backend, still, missing)
 				if err == store.ErrChanged {
 					return 0, store.Stop(err)
 				}

@@ -72,6 +72,13 @@ func NonePutSince(prefix string, rev int64) *pb.Compare {
 	}
 }
 
+// NotPutSince holds if the key is absent, or its last put was at rev or before.
+func NotPutSince(key string, rev int64) *pb.Compare {
+	c := NonePutSince(key, rev)
+	c.RangeEnd = nil
+	return c
+}
+
 // Put writes a key on a lease; lease 0 is none.
 func Put(key string, value []byte, lease LeaseID) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{

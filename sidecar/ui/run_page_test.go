@@ -250,7 +250,7 @@ func TestAnUnknownRunSaysWhatToDo(t *testing.T) {
 
 func TestARunThatIsBeingStoredSaysSo(t *testing.T) {
 	d := newRunSite(t)
-	if _, err := d.store.Begin(t.Context(), "r", run.Spec{Steps: 12, Digest: "x"}, 0, nil); err != nil {
+	if _, _, err := d.store.Begin(t.Context(), "r", run.Spec{Steps: 12, Digest: "x"}, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	for tab, want := range map[string]string{
