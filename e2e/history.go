@@ -85,6 +85,9 @@ type History struct {
 	mostKeys   int
 	ignored    map[string]bool
 	violations []Violation
+	// orphaned is the revision up to which claims were made in a cluster that another one has
+	// replaced: see [History.Replaced].
+	orphaned int64
 
 	queue queueState
 

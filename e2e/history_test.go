@@ -223,6 +223,32 @@ func TestWhatIsIgnoredIsNotJudged(t *testing.T) {
 	}
 }
 
+// A claim that a restore under a new cluster id has brought back belongs to no process. Its id can be
+// claimed again before its lease ends, but only once, and not if the cluster is the same.
+func TestTheIDOfAClaimIsClaimedAgainAfterItsClusterWasReplaced(t *testing.T) {
+	for _, replaced := range []bool{true, false} {
+		had := []*mvccpb.KeyValue{limit("a", 3).Kv, limit("b", 3).Kv, claimed("a", 0, "c", 1).Kv}
+		for _, kv := range had {
+			kv.ModRevision = 3
+		}
+		n := &tape{History: newTape().Restored(1000, had), rev: 1000}
+		if replaced {
+			n.Replaced()
+		}
+		n.at(claimed("b", 0, "c", 1))
+		if v := n.Violations(); len(v) > 0 == replaced {
+			t.Errorf("replaced: %v; the same id again: %v", replaced, v)
+		}
+		if !replaced {
+			continue
+		}
+		n.at(claimed("b", 1, "c", 1))
+		if v := n.Violations(); len(v) == 0 {
+			t.Error("a third claim of the same id is no violation")
+		}
+	}
+}
+
 func TestAHistoryGoesOnAfterARestore(t *testing.T) {
 	h := newTape()
 	h.at(limit("a", 2)).at(claimed("a", 0, "kept", 1)).at(limit("a", 1)) // the snapshot

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -56,6 +57,22 @@ func (h *History) Restored(rev int64, all []*mvccpb.KeyValue) *History {
 	}
 	n.violations = nil
 	return n
+}
+
+// Replaced records that the cluster of the restore has another id than the one before. No process
+// resumes the claims that were there then: until their leases end, their ids can be claimed again.
+func (h *History) Replaced() { h.orphaned = h.rev }
+
+// keysOf returns the keys of a claim. Those that were put before [History.Replaced] are of an
+// earlier claim of the same id if there are later ones.
+func (h *History) keysOf(id string) map[string]*slot {
+	all := h.byClaim[id]
+	later := maps.Clone(all)
+	maps.DeleteFunc(later, func(_ string, s *slot) bool { return s.rev <= h.orphaned })
+	if len(later) == 0 {
+		return all
+	}
+	return later
 }
 
 // Restored returns the history that follows a restore, from the keys that there are.

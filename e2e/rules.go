@@ -33,7 +33,7 @@ func (h *History) checkCapacity(name string) {
 
 // checkClaim checks all keys of a claim, and keeps its [Hold].
 func (h *History) checkClaim(id string) {
-	keys := h.byClaim[id]
+	keys := h.keysOf(id)
 	var main *claimRecord
 	for _, s := range keys {
 		if s.main != nil {

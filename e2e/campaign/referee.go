@@ -456,6 +456,9 @@ func (r *referee) restored(ctx context.Context, snapshot int64) error {
 	defer r.mu.Unlock()
 	r.forget()
 	r.history, r.runs, r.steps = r.history.Restored(base, had), r.runs.Restored(had), r.steps.Restored(had)
+	if r.stays.wasReplaced() {
+		r.history.Replaced()
+	}
 	r.counted = [3]int{}
 	r.pending = nil
 	r.at = base

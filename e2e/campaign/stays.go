@@ -297,6 +297,9 @@ func (s *stays) restored(after, until int64) {
 // ended at a time.
 func (s *stays) replaced(at int64) { s.lost[len(s.lost)-1].ended = at }
 
+// wasReplaced reports whether the cluster of the last restore has another id than the one before.
+func (s *stays) wasReplaced() bool { return s.lost[len(s.lost)-1].ended != 0 }
+
 // endEarly takes that etcd may end leases before their time from now on.
 func (s *stays) endEarly() {
 	s.early = true
