@@ -104,7 +104,7 @@ func (k *Keeper) lock() {
 	k.mu.Lock()
 	if id, _ := k.cfg.Backend.Cluster(); id != k.book.cluster {
 		k.book.in(k.clock.Now(), id)
-		k.unfinished = nil
+		k.forgetUnfinished()
 	}
 }
 

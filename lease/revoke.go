@@ -32,6 +32,9 @@ func (k *Keeper) giveBack(ctx context.Context, id store.LeaseID) {
 	}
 }
 
+// forgetUnfinished forgets the leases that a stop kept from being given back. The lock is held.
+func (k *Keeper) forgetUnfinished() { k.unfinished = nil }
+
 // RevokeAll ends all leases, and with them every key on them: it is for a
 // graceful stop, when the holders are gone. Until then keep Run running, so that
 // the leases of those that take their time are renewed.
@@ -44,7 +47,7 @@ func (k *Keeper) RevokeAll(ctx context.Context, keep ...store.LeaseID) error {
 	k.closed = true
 	ctx = store.WithCluster(ctx, k.book.cluster)
 	ids := append(k.book.clear(), k.unfinished...)
-	k.unfinished = nil
+	k.forgetUnfinished()
 	k.mu.Unlock()
 	ids = slices.DeleteFunc(ids, func(id store.LeaseID) bool { return slices.Contains(keep, id) })
 

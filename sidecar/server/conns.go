@@ -117,14 +117,13 @@ func (cs *conns) accept(l net.Listener, plain bool) (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		client := &clientConn{Conn: c}
+		var of Peer
 		if local, ok := c.(*net.UnixConn); ok {
-			client.peer = peerAt(local)
+			of = peerAt(local)
 		}
-		leave, why := cs.enter(originOf(c, client.peer))
+		leave, why := cs.enter(originOf(c, of))
 		if leave != nil {
-			client.free = leave
-			return client, nil
+			return &clientConn{Conn: c, peer: of, free: leave}, nil
 		}
 		if plain && c.SetWriteDeadline(time.Now().Add(refuseTimeout)) == nil {
 			_, _ = c.Write(refusalOf(why)) // the client may be gone

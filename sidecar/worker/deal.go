@@ -202,20 +202,6 @@ func (w *Worker) look(ctx context.Context, all []turnOf, s supply, now time.Time
 	}
 }
 
-// keeps reports whether a place is kept for an instance that waits and whose slots are free:
-// for [longTurn], since its slots may be kept from it for another reason.
-func (w *Worker) keeps(id store.StepID, free bool, now time.Time) bool {
-	l := w.waiting[id]
-	switch {
-	case !free:
-		l.freeSince = time.Time{}
-	case l.freeSince.IsZero():
-		l.freeSince = now
-	}
-	w.waiting[id] = l
-	return free && now.Sub(l.freeSince) < longTurn
-}
-
 // passPlace passes the place of an execution on whose end is being written, with or without
 // slots. It returns nil if there is none.
 func (w *Worker) passPlace(inGroup bool, seat *pool.Place) *execution {

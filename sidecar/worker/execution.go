@@ -60,9 +60,14 @@ type execution struct {
 	begun    begun
 	unhook   func() bool
 
-	span trace.Span
-	// status and why it failed, for the span.
-	status, why string
+	span   trace.Span
+	result result
+}
+
+// result is how an execution has ended, for its span.
+type result struct {
+	status string
+	why    string // it failed
 }
 
 // begun is the start of a command, and the state of its event.
@@ -218,7 +223,7 @@ func (e *execution) ended() {
 	switch {
 	case e.cause == byLoss:
 		e.w.metrics.ended("lost")
-		e.ending, e.status, e.why = true, lostStatus, "it is lost"
+		e.ending, e.result = true, result{lostStatus, "it is lost"}
 		job := e.job
 		e.w.async(func() {
 			e.w.keepOutput(&e.t.Ready, job)
@@ -242,13 +247,18 @@ func (e *execution) fail(why error) {
 	e.finish(step.Outcome{Status: step.Failed, Error: why.Error()})
 }
 
+// ends records that the end is being written, with a status for the metrics and the span.
+func (e *execution) ends(status string) {
+	e.ending, e.result.status = true, status
+	e.w.metrics.ended(status)
+}
+
 // finish writes the end of the instance, and tries again until the instance is lost.
 func (e *execution) finish(o step.Outcome) {
-	e.ending, e.status = true, string(o.Status)
+	e.ends(string(o.Status))
 	if o.Status != step.Succeeded {
-		e.why = o.Error
+		e.result.why = o.Error
 	}
-	e.w.metrics.ended(string(o.Status))
 	e.w.metrics.duration(tookOf(&o, e.t.StartedAt))
 	way := e.way()
 	whole := sync.OnceValue(e.reported(o))
@@ -288,8 +298,7 @@ func tookOf(o *step.Outcome, started time.Time) time.Duration {
 
 // handBack puts the instance back into its queue: it was not started.
 func (e *execution) handBack() {
-	e.ending, e.status = true, handedBackStatus
-	e.w.metrics.ended("handed_back")
+	e.ends(handedBackStatus)
 	way := e.way()
 	e.end(func(ctx context.Context) error {
 		_, err := e.w.steps.HandBack(ctx, e.t, way)
@@ -387,7 +396,7 @@ func (e *execution) leave() {
 		return
 	}
 	e.gone = true
-	endSpan(e.span, cmp.Or(e.status, interruptedStatus), e.why)
+	endSpan(e.span, cmp.Or(e.result.status, interruptedStatus), e.result.why)
 	if e.unhook != nil {
 		e.unhook()
 	}

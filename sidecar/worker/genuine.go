@@ -26,8 +26,7 @@ func (e *execution) returnsMismatch(err error) bool {
 	if m == nil {
 		return false
 	}
-	e.ending, e.status = true, forgedStatus
-	e.w.metrics.ended(forgedStatus)
+	e.ends(forgedStatus)
 	e.w.log.Error("a step instance is not run: its publication is not what was submitted, so another user of etcd has written it",
 		"run", problem.Clip(m.ID.Run), "step", m.ID.Text(), "queue", m.Queue, "reason", m.Why)
 	way := e.way()

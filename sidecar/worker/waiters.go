@@ -88,3 +88,17 @@ func (w *Worker) withdrawAgain() {
 func (w *Worker) withdraw(claim string) {
 	w.async(func() { w.cfg.Client.Withdraw(context.Background(), claim) })
 }
+
+// keeps reports whether a place is kept for an instance that waits and whose slots are free:
+// for [longTurn], since its slots may be kept from it for another reason.
+func (w *Worker) keeps(id store.StepID, free bool, now time.Time) bool {
+	l := w.waiting[id]
+	switch {
+	case !free:
+		l.freeSince = time.Time{}
+	case l.freeSince.IsZero():
+		l.freeSince = now
+	}
+	w.waiting[id] = l
+	return free && now.Sub(l.freeSince) < longTurn
+}
