@@ -406,7 +406,7 @@ func (c *core) fresh(now time.Time) bool {
 }
 
 // forgetLost is how long a lost lease is remembered: longer than any batch is
-// under way that could still put slots on it.
+// under way that could still put slots on it. While the outcome of one is unknown, all are.
 const forgetLost = 10 * time.Minute
 
 // tick does what time brings. It is to be called a few times a second.
@@ -431,7 +431,7 @@ func (c *core) tick(now time.Time) {
 		}
 	}
 	for id, l := range c.lost {
-		if now.Sub(l.at) > forgetLost {
+		if now.Sub(l.at) > forgetLost && c.unresolved == nil {
 			delete(c.lost, id)
 		}
 	}

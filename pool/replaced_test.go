@@ -85,3 +85,53 @@ func TestAWriteForAClusterIsNotSentToTheOneThatReplacesIt(t *testing.T) {
 		b.sound(0)
 	})
 }
+
+// silent carries out a transaction, and answers none from then on until it is back.
+type silent struct {
+	store.Backend
+	from func() // called after the transaction; nil: it answers
+	away bool
+}
+
+func (s *silent) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+	if s.away {
+		return nil, store.ErrUnavailable
+	}
+	resp, err := s.Backend.Txn(ctx, req)
+	if from := s.from; from != nil {
+		s.from, s.away = nil, true
+		from()
+		return nil, store.ErrUnavailable
+	}
+	return resp, err
+}
+
+// A write had no answer, and its lease was lost. Etcd is back later, restored with that lease.
+func TestAGrantIsNotFoundOnALeaseThatWasLostLongBefore(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.pool(1)
+		var etcd *silent
+		b.wrap = func(by store.Backend) store.Backend { etcd = &silent{Backend: by}; return etcd }
+		one := b.engine("one")
+		var lost []store.LeaseID
+		var saved *storetest.Saved
+		etcd.from = func() {
+			b.root.Do(func(e *storetest.Etcd) { saved = e.Save() })
+			lost = one.leases.loseAll()
+		}
+		asked := one.ask("claim", 1, 24*time.Hour)
+		for _, id := range lost {
+			one.LeaseLost(id, store.ErrOtherCluster)
+		}
+		time.Sleep(30 * time.Minute)
+		b.root.Do(func(e *storetest.Etcd) {
+			e.Restore(saved, 1000)
+			e.SetCluster(2)
+		})
+		etcd.away = false
+		claim := b.got(<-asked)
+		if slices.Contains(lost, claim.Lease) && claim.Err() == nil {
+			t.Errorf("it is held on lease %d, which was lost", claim.Lease)
+		}
+	})
+}
