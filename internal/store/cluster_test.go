@@ -34,6 +34,7 @@ type oneOf struct {
 	renewals atomic.Int64
 	txns     atomic.Int64
 	logins   atomic.Int64
+	alone    atomic.Bool // it has no leader
 	// expire, if not nil, has the next write or renewal wait, and then refuses its login.
 	expire atomic.Pointer[expiry]
 }
@@ -165,7 +166,11 @@ func (m *oneOf) RoleGet(context.Context, *pb.AuthRoleGetRequest) (*pb.AuthRoleGe
 }
 
 func (m *oneOf) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
-	return &pb.StatusResponse{Header: m.header()}, nil
+	resp := &pb.StatusResponse{Header: m.header(), Leader: 1}
+	if m.alone.Load() {
+		resp.Leader = 0
+	}
+	return resp, nil
 }
 
 // operations are all that a client asks of etcd, each of which carries the id of the cluster.
@@ -454,5 +459,43 @@ func TestARequestThatWaitsWhileItsClusterIsReplacedIsNotSentToTheOther(t *testin
 				t.Errorf("in the cluster of now: %v", err)
 			}
 		})
+	}
+}
+
+// TestAMemberWithoutALeaderReplacesNoCluster: after a restore, a member that was started with its old
+// data answers, but has no majority. Processes of the restored cluster never knew the old one.
+func TestAMemberWithoutALeaderReplacesNoCluster(t *testing.T) {
+	t.Parallel()
+	_, first := memberOf(t, 1)
+	old, second := memberOf(t, 2)
+	old.alone.Store(true)
+	c, log, _ := following(t, first, second)
+	ctx := long(t)
+	if err := c.Probe(ctx, "/b/"); err != nil {
+		t.Fatal(err)
+	}
+	for name, ask := range operations {
+		if name == "probe" {
+			continue
+		}
+		c.UseEndpoint(1)
+		if err := ask(ctx, c); !errors.Is(err, store.ErrOtherCluster) {
+			t.Errorf("%s through the member without a leader: %v", name, err)
+		}
+		c.UseEndpoint(0)
+		if err := ask(ctx, c); err != nil {
+			t.Errorf("%s through the other one: %v", name, err)
+		}
+	}
+	if now, _ := c.Cluster(); now != 1 || len(log.get()) > 0 {
+		t.Errorf("it works with cluster %d, and has logged %q", now, log.get())
+	}
+	old.alone.Store(false)
+	c.UseEndpoint(1)
+	if _, err := c.Range(ctx, getReq("/b/k")); !errors.Is(err, store.ErrOtherCluster) {
+		t.Error(err)
+	}
+	if now, _ := c.Cluster(); now != 2 {
+		t.Errorf("it works with cluster %d after the other one has elected a leader", now)
 	}
 }

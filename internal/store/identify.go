@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync/atomic"
 
@@ -104,7 +105,18 @@ func (i *identifier) unary(ctx context.Context, method string, req, resp any, co
 	if c, ok := over.AuthInfo.(*connection); ok && c.cluster.Load() != id {
 		c.cluster.Store(id)
 	}
+	if now := i.cluster.at.Load().cluster; now != id && leaderless(resp) {
+		return fmt.Errorf("%w: a member of cluster %x that has no leader answered instead of %x", ErrOtherCluster, id, now)
+	}
 	return i.cluster.check(sent, id)
+}
+
+// leaderless reports whether a response is of a member that has no leader. It tells of its cluster
+// all the same, but that one serves nothing: after a restore, it may be a member that was started
+// with its old data.
+func leaderless(resp any) bool {
+	s, ok := resp.(*pb.StatusResponse)
+	return ok && s.Leader == 0
 }
 
 // ask asks the member behind a connection for its cluster.
