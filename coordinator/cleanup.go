@@ -22,8 +22,12 @@ const (
 	// compactChecks is how often per interval the leader checks how etcd grows.
 	compactChecks = 5
 	// compactGrowth is the number of revisions from which it does not wait for the
-	// interval: about 100 MB of history.
+	// interval: about 100 MB of history if values are small. compactBytes is the growth of the
+	// database from which it does not: a revision can have a MiB, and an etcd has 2 GiB by default.
 	compactGrowth = 500_000
+	compactBytes  = 256 << 20
+	// compactCheck bounds the pause between two checks.
+	compactCheck = 10 * time.Second
 )
 
 // compaction compacts etcd's history. It keeps one interval, so that a watch that was
@@ -35,6 +39,7 @@ type compaction struct {
 
 	since time.Time // when rev was current
 	rev   int64     // 0: not known yet
+	least int64     // that etcd has used since then, in bytes
 }
 
 // run compacts until ctx ends, if the backend, the settings and etcd allow it.
@@ -43,7 +48,7 @@ func (c *compaction) run(ctx context.Context) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
-	ticker := time.NewTicker(c.cfg.CompactInterval / compactChecks)
+	ticker := time.NewTicker(min(c.cfg.CompactInterval/compactChecks, compactCheck))
 	defer ticker.Stop()
 	for {
 		select {
@@ -75,7 +80,13 @@ func (c *compaction) check(ctx context.Context, now time.Time) error {
 	if rev < c.rev {
 		c.rev = 0 // etcd was restored from a backup
 	}
-	if c.rev > 0 && now.Sub(c.since) < c.cfg.CompactInterval && rev-c.rev < compactGrowth {
+	used, err := c.etcd.Used(ctx)
+	if err != nil {
+		return err
+	}
+	c.least = min(c.least, used)
+	few := rev-c.rev < compactGrowth && used-c.least < compactBytes
+	if c.rev > 0 && now.Sub(c.since) < c.cfg.CompactInterval && few {
 		return nil
 	}
 	if c.rev > 0 {
@@ -84,7 +95,7 @@ func (c *compaction) check(ctx context.Context, now time.Time) error {
 		}
 		c.metrics.compactions.Inc()
 	}
-	c.since, c.rev = now, rev
+	c.since, c.rev, c.least = now, rev, used
 	return nil
 }
 

@@ -218,6 +218,44 @@ func TestEtcdIsCompacted(t *testing.T) {
 	}
 }
 
+// Claims with many labels that are made and released fill 2 GiB of etcd within minutes, in few
+// revisions.
+func TestEtcdIsCompactedBeforeItsHistoryFillsIt(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		const mib = 1 << 20
+		used := func(bytes int64) { fl.root.Do(func(e *storetest.Etcd) { e.SetUsed(bytes) }) }
+		used(900 * mib)
+		fl.candidate("one", func(c *Config) { c.CompactInterval = time.Hour })
+		time.Sleep(time.Minute)
+		old := fl.revision()
+		fl.submit("a")
+		used(1000 * mib)
+		time.Sleep(time.Minute)
+		if _, err := fl.since(old); err != nil {
+			t.Errorf("100 MiB of history are compacted: %v", err)
+		}
+		used(1200 * mib)
+		time.Sleep(time.Minute)
+		middle := fl.revision()
+		if _, err := fl.since(1); err == nil {
+			t.Error("300 MiB of history are kept")
+		}
+		used(800 * mib) // as etcd has deleted it
+		time.Sleep(time.Minute)
+		used(1000 * mib)
+		fl.submit("b")
+		time.Sleep(time.Minute)
+		if _, err := fl.since(middle); err != nil {
+			t.Errorf("200 MiB of history are compacted: %v", err)
+		}
+		used(1100 * mib)
+		time.Sleep(time.Minute)
+		if _, err := fl.since(old); err == nil {
+			t.Error("300 MiB of history are kept once more")
+		}
+	})
+}
+
 // With users, etcd lets only root compact.
 func TestACompactionThatEtcdRefusesIsNotTriedAgain(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {

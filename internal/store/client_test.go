@@ -246,6 +246,30 @@ func TestAWatchDeliversFromARevisionOn(t *testing.T) {
 	}
 }
 
+func TestHistoryCountsToWhatEtcdUses(t *testing.T) {
+	srv := embedtest.New(t)
+	c := embedtest.Client(t, srv)
+	ctx := long(t)
+	before, err := c.Used(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		if _, err := c.Txn(ctx, putReq("/b/p/1", strings.Repeat("x", 1<<20), 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for { // etcd counts what it has written to its database, which it does ten times a second
+		used, err := c.Used(ctx)
+		if err != nil {
+			t.Fatalf("%d bytes were used before, and then %d: %v", before, used, err)
+		}
+		if used >= before+4<<20 {
+			return
+		}
+	}
+}
+
 func TestAWatchOfWhatIsCompactedSaysSo(t *testing.T) {
 	srv := embedtest.New(t)
 	c := embedtest.Client(t, srv)

@@ -184,6 +184,10 @@ var operations = map[string]func(ctx context.Context, c *store.Client) error{
 		return err
 	},
 	"compaction": func(ctx context.Context, c *store.Client) error { return c.Compact(ctx, 5) },
+	"size of the database": func(ctx context.Context, c *store.Client) error {
+		_, err := c.Used(ctx)
+		return err
+	},
 	"grant of a lease": func(ctx context.Context, c *store.Client) error {
 		_, _, err := c.Grant(ctx, time.Minute)
 		return err

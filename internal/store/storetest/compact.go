@@ -27,3 +27,14 @@ func (b *Backend) Compact(ctx context.Context, rev int64) error {
 	}
 	return nil
 }
+
+// OpUsed is that of the size of the database.
+const OpUsed Op = "used"
+
+// Used returns what [Etcd.SetUsed] has set.
+func (b *Backend) Used(ctx context.Context) (int64, error) {
+	return call(ctx, b, Call{Op: OpUsed}, func(e *Etcd, _ Call) (int64, error) { return e.used, nil })
+}
+
+// SetUsed sets how many bytes the database uses.
+func (e *Etcd) SetUsed(bytes int64) { e.used = bytes }

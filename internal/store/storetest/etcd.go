@@ -36,6 +36,7 @@ type Etcd struct {
 	compacted int64 // -1 before the first compaction, as in etcd
 	log       []Revision
 	space     Space
+	used      int64
 
 	leases    map[store.LeaseID]*lease
 	lastLease store.LeaseID
