@@ -70,26 +70,21 @@ func (r *relayed) accept() {
 		r.mu.Lock()
 		r.conns = append(r.conns, c)
 		r.mu.Unlock()
-		r.tasks.Go(func() { c.copy(out, in, nil) })
+		r.tasks.Go(func() { c.copy(out, in, &sync.Mutex{}) })
 		r.tasks.Go(func() { c.copy(in, out, &c.answers) })
 	}
 }
 
+// copy copies from one connection to the other. It holds the lock while it writes.
 func (c *relayedConn) copy(to, from net.Conn, gate sync.Locker) {
 	defer func() { _, _ = c.in.Close(), c.out.Close() }()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		if gate != nil {
-			gate.Lock()
-			gate.Unlock() //nolint:staticcheck // it only waits
-		}
-		if n > 0 {
-			if _, err := to.Write(buf[:n]); err != nil {
-				return
-			}
-		}
-		if err != nil {
+		gate.Lock()
+		_, failed := to.Write(buf[:n])
+		gate.Unlock()
+		if err != nil || failed != nil {
 			return
 		}
 	}
