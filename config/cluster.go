@@ -3,9 +3,11 @@ package config
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -258,6 +260,7 @@ func (l *loader) memberFiles(host, why string) {
 	if err != nil {
 		return // a problem already
 	}
+	l.signedByAuthority(pair)
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		if !slices.Contains(pair.Leaf.ExtKeyUsage, usage) && !slices.Contains(pair.Leaf.ExtKeyUsage, x509.ExtKeyUsageAny) {
 			l.wrong("cert", fmt.Sprintf("%s is not for both servers and clients: a member is both. Issue it with --hosts %s", s.Cert, host))
@@ -266,5 +269,33 @@ func (l *loader) memberFiles(host, why string) {
 	}
 	if err := pair.Leaf.VerifyHostname(host); err != nil {
 		l.wrong("cert", fmt.Sprintf("%s is not for %s, which is the host of this member: issue it with --hosts %s", s.Cert, host, host))
+	}
+}
+
+// signedByAuthority checks that the processes that use this authority, of which this server is one, accept its
+// certificate.
+func (l *loader) signedByAuthority(pair tls.Certificate) {
+	s := &l.settings
+	data, err := os.ReadFile(s.CACert)
+	if err != nil || !l.sound("cacert") {
+		return // a problem already
+	}
+	roots, err := authorities(s.CACert, data)
+	if err != nil {
+		return
+	}
+	between := x509.NewCertPool()
+	for _, der := range pair.Certificate[1:] {
+		if c, err := x509.ParseCertificate(der); err == nil {
+			between.AddCert(c)
+		}
+	}
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+		// A certificate that has expired can be replaced while the server runs.
+		CurrentTime: pair.Leaf.NotAfter,
+	})
+	if errors.As(err, new(x509.UnknownAuthorityError)) {
+		l.wrong("cert", fmt.Sprintf("%s is not signed by an authority in %s (cacert), so nothing accepts it: use the files of one authority", s.Cert, s.CACert))
 	}
 }

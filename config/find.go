@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 const (
@@ -36,13 +37,27 @@ func (l *loader) findEtcd() {
 	switch {
 	case len(s.Cluster) > 0:
 		s.Endpoints = s.clusterEndpoints()
-	case l.isServer() || !l.need(Etcd) || s.CACert != "" || s.Cert != "":
+	case l.isServer() || !l.need(Etcd):
+	case s.CACert != "" || s.Cert != "":
+		l.etcdOfServer()
 	default:
 		sockets := []localSocket{{EtcdSocket(devDataDir), true}, {EtcdSocket(serverDataDir), false}}
 		if at := l.origins["data_dir"]; at.strength != byDefault && l.sound("data_dir") {
 			sockets = slices.Insert(sockets, 0, localSocket{EtcdSocket(s.DataDir), !filepath.IsAbs(s.DataDir)})
 		}
 		s.finder = &finder{first: defaultEndpoint, sockets: sockets}
+	}
+}
+
+// etcdOfServer takes the address of a server that is alone with TLS from its settings, which commands share.
+func (l *loader) etcdOfServer() {
+	s := &l.settings
+	if l.origins["etcd_listen"].strength == byDefault || !l.sound("etcd_listen") {
+		return
+	}
+	host, port, err := net.SplitHostPort(s.EtcdListen)
+	if err == nil && port != "0" && !isEverywhere(host) {
+		s.Endpoints = []string{"https://" + s.EtcdListen}
 	}
 }
 
@@ -90,6 +105,9 @@ func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 		}
 		if errors.Is(failed, fs.ErrPermission) {
 			err = fmt.Errorf("%w; %s belongs to another user: become that user, or give endpoints", err, s.path)
+		}
+		if errors.Is(failed, syscall.ECONNREFUSED) {
+			err = fmt.Errorf("%w; no process serves %s: its server has ended, start it again", err, s.path)
 		}
 	}
 	return nil, err

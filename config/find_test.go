@@ -81,3 +81,33 @@ func TestOnlyProcessesWithoutEndpointsFindEtcd(t *testing.T) {
 		t.Errorf("without endpoints, it does not try the socket of its data directory: %v", err)
 	}
 }
+
+func TestCommandsWithTheSettingsOfAServerAloneWithTLSFindIt(t *testing.T) {
+	t.Parallel()
+	files := memberFiles(t, "10.0.0.1")
+	for listen, want := range map[string]string{"10.0.0.1:2379": "https://10.0.0.1:2379", "": defaultEndpoint, "0.0.0.0:2379": defaultEndpoint, "127.0.0.1:0": defaultEndpoint} {
+		flag := with(files)
+		if listen != "" {
+			flag["etcd_listen"] = listen
+		}
+		if s, err := Load(given{flag: flag}.sources(t), Etcd); err != nil || len(s.Endpoints) != 1 || s.Endpoints[0] != want {
+			t.Errorf("with etcd_listen %q, it connects to %q, %v; want %s", listen, s.Endpoints, err, want)
+		}
+	}
+	flag := with(files, "etcd_listen", "10.0.0.1:2379", "endpoints", "10.0.0.9:2379")
+	if s, err := Load(given{flag: flag}.sources(t), Etcd); err != nil || s.Endpoints[0] != "10.0.0.9:2379" {
+		t.Errorf("with endpoints, it connects to %q, %v", s.Endpoints, err)
+	}
+}
+
+func TestASocketThatAKilledServerHasLeftIsNamed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	tcp, socket := listenAt(t, "tcp", "127.0.0.1:0"), etcdAt(t, dir)
+	socket.(*net.UnixListener).SetUnlinkOnClose(false)
+	_, _ = tcp.Close(), socket.Close()
+	f := &finder{first: tcp.Addr().String(), sockets: []localSocket{{EtcdSocket(dir), false}}}
+	if _, err := f.dial(t.Context(), f.first); err == nil || !strings.Contains(err.Error(), "no process serves "+EtcdSocket(dir)) {
+		t.Errorf("the error is %v", err)
+	}
+}

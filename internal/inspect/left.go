@@ -151,7 +151,7 @@ func (o Operator) FreeHost(ctx context.Context, host string) (*HostLeft, error) 
 	}
 	if l.Leases == 0 {
 		if len(l.Running) > 0 {
-			return nil, problem.New(problem.Precondition, "nothing of host %q can be freed: what it holds belongs to processes that were seen within %s (%s). Stop them first", host, lease.PresenceTTL, strings.Join(l.Running, ", "))
+			return nil, problem.New(problem.Precondition, "nothing of host %q can be freed: what it holds belongs to processes that were seen within %s (%s). Stop them, wait %[2]s, and try again", host, lease.PresenceTTL, strings.Join(l.Running, ", "))
 		}
 		return l, nil
 	}
