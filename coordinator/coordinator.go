@@ -99,7 +99,7 @@ func New(cfg Config) *Coordinator {
 // rights returns those that a coordinator on a host needs of etcd.
 func rights(k store.Keys, host string) []store.Right {
 	return append(store.ReadRights(k.Prefix()), store.WriteRights(
-		k.Coordinators(), k.Instances(host), k.GuardsAll(), k.Pools(), k.RevocationsAll(), k.Runs(), k.UsageAll(), k.StepsAll(),
+		k.Coordinators(), k.Instances(host), k.GuardsAll(), k.Pools(), k.RevocationsAll(), k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(),
 		k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll())...)
 }
 

@@ -42,6 +42,7 @@ type leader struct {
 	steps                *stepState
 	revoker              *claimRevoker
 	deleter              *stepDeleter
+	tasks                *taskDeleter
 	pools                *bridge            // nil until a run needs pools
 	spawn                func(func() error) // ends with the term
 
@@ -70,7 +71,7 @@ func newLeader(cfg Config, m *metrics, journal *run.Journal, term election.Candi
 		fence:      election.NewFence(cfg.Keys.Coordinators(), term),
 		unresolved: true, // of an earlier term on the same lease
 
-		revoker: newClaimRevoker(cfg, m), deleter: newStepDeleter(cfg),
+		revoker: newClaimRevoker(cfg, m), deleter: newStepDeleter(cfg), tasks: newTaskDeleter(cfg),
 	}
 	feed := func(prefix string) *store.Feed {
 		return store.NewFeed(cfg.Backend, prefix, cfg.Logger, m.resyncs.Inc)
@@ -89,6 +90,7 @@ func (l *leader) run(ctx context.Context) error {
 	}
 	g.Go(func() error { return l.revoker.run(ctx) })
 	g.Go(func() error { return l.deleter.run(ctx) })
+	g.Go(func() error { return l.tasks.run(ctx) })
 	compacter, _ := l.cfg.Backend.(store.Compacter)
 	g.Go(func() error { return (&compaction{cfg: l.cfg, metrics: l.metrics, etcd: compacter}).run(ctx) })
 	l.spawn = g.Go

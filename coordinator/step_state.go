@@ -20,8 +20,11 @@ type stepState struct {
 	// graphs are by run; nil is one that cannot be read. fans are created when they are
 	// needed, since a queue may hold many runs.
 	graphs map[string]*step.Graph
-	fans   map[string]*fanout
-	at     int64 // at which the steps are known
+	// written are the revisions of the graphs: that of an earlier run with the same id may
+	// still exist.
+	written map[string]int64
+	fans    map[string]*fanout
+	at      int64 // at which the steps are known
 	// touched are runs with changes since the last plan. Those of them that have ended with
 	// instances in flight are ending until none is.
 	touched, ending map[string]bool
@@ -35,7 +38,7 @@ type stepState struct {
 
 func newStepState(keys store.Keys) *stepState {
 	return &stepState{
-		keys: keys, graphs: map[string]*step.Graph{}, fans: map[string]*fanout{}, bad: map[string]error{},
+		keys: keys, graphs: map[string]*step.Graph{}, written: map[string]int64{}, fans: map[string]*fanout{}, bad: map[string]error{},
 		touched: map[string]bool{}, ending: map[string]bool{},
 		active: map[store.StepID]map[string]bool{}, absent: map[store.StepID]int64{},
 	}
@@ -48,6 +51,7 @@ func (s *stepState) message(m store.FeedMessage, now time.Time) (news bool) {
 		news = true
 		s.at = 0
 		clear(s.graphs)
+		clear(s.written)
 		clear(s.fans)
 		clear(s.bad)
 		for _, kv := range m.Snapshot.KVs {
@@ -60,6 +64,7 @@ func (s *stepState) message(m store.FeedMessage, now time.Time) (news bool) {
 			delete(s.bad, key)
 			if id, ok := s.graphOf(key); ok {
 				delete(s.graphs, id)
+				delete(s.written, id)
 				delete(s.fans, id)
 			}
 			continue
@@ -86,7 +91,7 @@ func (s *stepState) take(kv *mvccpb.KeyValue, now time.Time) (news bool) {
 		if err != nil {
 			s.bad[key] = err
 		}
-		s.graphs[id] = g
+		s.graphs[id], s.written[id] = g, kv.ModRevision
 		return true
 	}
 	i, err := step.Decode(s.keys, kv)

@@ -157,6 +157,7 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 		items = append(items, it)
 	}
 	err := l.send(ctx, nil, items)
+	l.tasks.search(l.state, now)
 	l.estimate(now)
 	return err
 }

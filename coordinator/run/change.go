@@ -133,8 +133,9 @@ func (r *Run) Retriable() error {
 
 // Retry puts a run that has failed or was canceled into the queue again; its event has the
 // reason why. revision is that of the ended run. A run with another revision was already
-// queued again, and is returned as it is.
-func (s Store) Retry(ctx context.Context, id, why string, revision int64) (*Run, error) {
+// queued again, and is returned as it is. with returns what the same transaction does and
+// compares; nil is nothing.
+func (s Store) Retry(ctx context.Context, id, why string, revision int64, with func(context.Context) (store.Extra, error)) (*Run, error) {
 	if err := validateWhy("reason", why); err != nil {
 		return nil, err
 	}
@@ -151,6 +152,13 @@ func (s Store) Retry(ctx context.Context, id, why string, revision int64) (*Run,
 		}
 		rec, event := r.Record.retry(why, time.Now())
 		next := step{rec: rec, event: event, cmps: alone, ops: []*pb.RequestOp{store.Delete(s.Keys.Canceled(id))}}
+		if with != nil {
+			x, err := with(ctx)
+			if err != nil {
+				return step{}, err
+			}
+			next.cmps, next.ops = append(next.cmps, x.If...), append(next.ops, x.Then...)
+		}
 		if r.Steps > 0 { // no instance is left to cancel
 			next.ops = append(next.ops, store.DeleteAll(s.Keys.CanceledSteps(id)))
 		}

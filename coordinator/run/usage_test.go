@@ -44,7 +44,7 @@ func TestARunCountsUntilItsEndAndItsDataUntilItIsDeleted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.Retry(t.Context(), "a", "", ended.Revision); err != nil {
+		if _, err := r.Retry(t.Context(), "a", "", ended.Revision, nil); err != nil {
 			t.Fatal(err)
 		}
 		is("retried", data, open)

@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 const (
@@ -90,7 +91,12 @@ func (s Store) retry(ctx context.Context, runs run.Store, id string, t *retrial)
 		}
 	}
 	if next.queue {
-		r, err := runs.Retry(ctx, id, t.why, v.run.Revision)
+		r, err := runs.Retry(ctx, id, t.why, v.run.Revision, func(ctx context.Context) (store.Extra, error) {
+			if v.graph == nil {
+				return store.Extra{}, nil
+			}
+			return v.graph.declare(ctx, pool.Registry{Backend: s.Backend, Keys: s.Keys}, true)
+		})
 		if err != nil {
 			return nil, store.Stop(err)
 		}

@@ -141,7 +141,7 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 		if err := g.checkAhead(runs, &spec); err != nil {
 			return store.Extra{}, err
 		}
-		return g.declare(ctx, pools)
+		return g.declare(ctx, pools, false)
 	})
 	if err != nil || r.Status != run.Storing {
 		return r, false, err

@@ -2,11 +2,16 @@ package step
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -109,9 +114,11 @@ func (g *Graph) checkDeclared() error {
 	return nil
 }
 
-// declare returns the operations that create the missing pools of tasks with a limit. A pool
-// with another limit is a problem that names both.
-func (g *Graph) declare(ctx context.Context, pools pool.Registry) (x store.Extra, err error) {
+// declare returns the operations that create the missing pools of tasks with a limit, and that
+// keep those that earlier runs have created from being deleted with their last use. A pool with
+// another limit is a problem that names both, unless the run is retried: its limits were
+// declared before that of the pool.
+func (g *Graph) declare(ctx context.Context, pools pool.Registry, retried bool) (x store.Extra, err error) {
 	var done []string
 	for i := range g.shapes {
 		s := &g.shapes[i]
@@ -119,20 +126,150 @@ func (g *Graph) declare(ctx context.Context, pools pool.Registry) (x store.Extra
 			continue
 		}
 		done = append(done, s.Task)
-		cmp, op, err := pools.Declare(ctx, TaskPool(s.Task), *s.TaskLimit)
-		var other *pool.OtherLimitError
-		switch {
-		case errors.As(err, &other):
-			return x, problem.Field("steps."+s.Name+".task.limit",
-				"it declares %d for task %q, and pool '%s' has the limit %d: declare %d, leave the limit out, or change it with 'berth pools set %s %d'",
-				other.Declared, s.Task, other.Pool, other.Limit, other.Limit, other.Pool, other.Declared)
-		case err != nil:
+		same, op, err := declareLimit(ctx, pools, s, retried)
+		if err != nil {
 			return x, err
 		}
-		x.If = append(x.If, cmp)
+		x.If = append(x.If, same)
 		if op != nil {
-			x.Then = append(x.Then, op)
+			x.Then = append(x.Then, op, store.Put(pools.Keys.Task(s.Task), store.Encode(declaredValue{V: store.Now}), 0))
+			continue
+		}
+		d, err := readDeclared(ctx, pools, s.Task)
+		if err != nil {
+			return x, err
+		}
+		if spec := same.GetModRevision(); d.of(spec) {
+			x.Then = append(x.Then, store.Put(pools.Keys.Task(s.Task), store.Encode(declaredValue{store.Now, spec}), 0))
 		}
 	}
 	return x, nil
+}
+
+// declareLimit returns the condition that the pool of a step's task is as it was read, and the
+// operation that creates it if there is none.
+func declareLimit(ctx context.Context, pools pool.Registry, s *Shape, retried bool) (*pb.Compare, *pb.RequestOp, error) {
+	same, op, err := pools.Declare(ctx, TaskPool(s.Task), *s.TaskLimit)
+	var other *pool.OtherLimitError
+	if !errors.As(err, &other) {
+		return same, op, err
+	}
+	if !retried {
+		return nil, nil, problem.Field("steps."+s.Name+".task.limit",
+			"it declares %d for task %q, and pool '%s' has the limit %d: declare %d, leave the limit out, or change it with 'berth pools set %s %d'",
+			other.Declared, s.Task, other.Pool, other.Limit, other.Limit, other.Pool, other.Declared)
+	}
+	if same, op, err = pools.Declare(ctx, TaskPool(s.Task), other.Limit); op != nil { // it was deleted meanwhile
+		return pools.Declare(ctx, TaskPool(s.Task), *s.TaskLimit)
+	}
+	return same, op, err
+}
+
+// declaredValue is the value of the key of a task whose pool was created by a run that declares
+// its limit. Each run that declares the limit puts it, with its own record.
+type declaredValue struct {
+	store.V
+	// Spec is the revision of the pool's spec; 0 is that of the value.
+	Spec int64 `json:"spec,omitempty"`
+}
+
+// declared is a task whose pool was created by a run that declares its limit.
+type declared struct {
+	task string
+	spec int64 // revision of the pool's spec: with another one, the pool is an operator's
+	rev  int64 // of the last run that declares the limit
+}
+
+// of reports whether a run created the spec with a revision, which is unchanged.
+func (d *declared) of(spec int64) bool { return d != nil && d.spec == spec }
+
+func decodeDeclared(keys store.Keys, kv *mvccpb.KeyValue) (*declared, error) {
+	var v declaredValue
+	if err := store.Decode(string(kv.Key), kv.Value, &v); err != nil {
+		return nil, err
+	}
+	return &declared{
+		task: strings.TrimPrefix(string(kv.Key), keys.Tasks()), spec: cmp.Or(v.Spec, kv.ModRevision), rev: kv.ModRevision,
+	}, nil
+}
+
+// readDeclared returns a task whose pool was created by a run, or nil.
+func readDeclared(ctx context.Context, pools pool.Registry, task string) (*declared, error) {
+	resp, err := pools.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(pools.Keys.Task(task))})
+	if err != nil || len(resp.Kvs) == 0 {
+		return nil, err
+	}
+	return decodeDeclared(pools.Keys, resp.Kvs[0])
+}
+
+// TaskUse is which pools unfinished runs use.
+type TaskUse struct {
+	Pools map[string]bool
+	// Before is a revision: of runs that have declared a limit since, Pools may lack some.
+	Before int64
+}
+
+// Add adds the pools of a run with steps.
+func (u *TaskUse) Add(g *Graph) {
+	for i := range g.shapes {
+		s := &g.shapes[i]
+		if s.Task != "" {
+			u.Pools[TaskPool(s.Task)] = true
+		}
+		for name := range s.Pools {
+			u.Pools[name] = true
+		}
+	}
+}
+
+// DeleteUnusedTasks deletes the pools that runs have created for their tasks, that no operator
+// has changed, and that neither unfinished runs nor claims use. It returns their names. Its
+// errors are not problems.
+func (s Store) DeleteUnusedTasks(ctx context.Context, use TaskUse) (deleted []string, err error) {
+	prefix := s.Keys.Tasks()
+	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(prefix), RangeEnd: store.RangeEnd(prefix)})
+	if err != nil {
+		return nil, err
+	}
+	var bad error
+	for _, kv := range resp.Kvs {
+		d, err := decodeDeclared(s.Keys, kv)
+		if err != nil {
+			bad = cmp.Or(bad, err)
+			continue
+		}
+		if d.rev >= use.Before || use.Pools[TaskPool(d.task)] {
+			continue
+		}
+		switch gone, err := s.deleteTask(ctx, d); {
+		case errors.Is(err, store.ErrChanged): // it is used again
+		case err != nil:
+			return deleted, err
+		case gone:
+			deleted = append(deleted, TaskPool(d.task))
+		}
+	}
+	return deleted, bad
+}
+
+// deleteTask deletes the key of a task that no run has declared since, and its pool unless that
+// is an operator's. It is [store.ErrChanged] if the pool is used.
+func (s Store) deleteTask(ctx context.Context, d *declared) (gone bool, err error) {
+	name, key := TaskPool(d.task), s.Keys.Task(d.task)
+	spec := s.Keys.Spec(name)
+	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(spec), KeysOnly: true})
+	if err != nil {
+		return false, err
+	}
+	same := store.ModEquals(key, d.rev)
+	if len(resp.Kvs) == 0 || !d.of(resp.Kvs[0].ModRevision) {
+		_, err = store.Commit(ctx, s.Backend, []*pb.Compare{same}, store.Delete(key))
+		return false, err
+	}
+	unused := []*pb.Compare{
+		same, store.ModEquals(spec, d.spec), store.CreateEquals(s.Keys.Queued(name), 0),
+		store.NonePutSince(s.Keys.Slots(name), 0), store.NonePutSince(s.Keys.Waiters(name), 0),
+	}
+	_, err = store.Commit(ctx, s.Backend, unused, store.Delete(spec), store.Delete(key))
+	return err == nil, err
 }

@@ -268,6 +268,12 @@ func (k Keys) ParseUsage(key string) (identity string, kib int64, run string, er
 	return "", 0, "", fmt.Errorf("%q is not a key of usage", key)
 }
 
+// Tasks is the prefix of the tasks whose pools were created by runs that declare their limits.
+func (k Keys) Tasks() string { return k.prefix + "tasks/" }
+
+// Task is the key of one such task.
+func (k Keys) Task(name string) string { return k.Tasks() + name }
+
 // Coordinators is the prefix of the candidates for coordinator. The one that was
 // created first leads.
 func (k Keys) Coordinators() string { return k.prefix + "coordinator/" }

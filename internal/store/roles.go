@@ -99,7 +99,7 @@ var RoleKinds = []RoleKind{
 		rights: func(k Keys, host string) (reads, writes []string) {
 			return []string{k.Prefix()}, []string{
 				below(k.Hosts(), host), k.GuardsAll(), k.Coordinators(), k.Pools(), k.RevocationsAll(),
-				k.Runs(), k.UsageAll(), k.StepsAll(), k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll(),
+				k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(), k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll(),
 			}
 		},
 	},
@@ -108,7 +108,7 @@ var RoleKinds = []RoleKind{
 		rights: func(k Keys, of string) (reads, writes []string) {
 			name, host, _ := strings.Cut(of, "@")
 			return []string{k.Pools(), k.Limits(), k.CanceledAll()},
-				[]string{k.Source(name), k.Instances(host), k.Runs(), k.UsageAll(), k.StepsAll(), k.WorksAll(), k.EventsAll()}
+				[]string{k.Source(name), k.Instances(host), k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(), k.WorksAll(), k.EventsAll()}
 		},
 	},
 }
@@ -116,7 +116,7 @@ var RoleKinds = []RoleKind{
 // ofRuns returns the keys of runs and their steps.
 func (k Keys) ofRuns() []string {
 	return []string{
-		k.Runs(), k.UsageAll(), k.StepsAll(), k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll(), k.Followers(),
+		k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(), k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll(), k.Followers(),
 	}
 }
 

@@ -100,7 +100,7 @@ func New(cfg Config) *Source {
 // rights returns those that a source on a host needs of etcd.
 func rights(k store.Keys, host, name string) []store.Right {
 	return append(store.ReadRights(k.Pools(), k.Limits(), k.CanceledAll()), store.WriteRights(
-		k.Source(name), k.Instances(host), k.Runs(), k.UsageAll(), k.StepsAll(), k.WorksAll(), k.EventsAll())...)
+		k.Source(name), k.Instances(host), k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(), k.WorksAll(), k.EventsAll())...)
 }
 
 // Instance returns the name of the process.
