@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -296,6 +297,24 @@ func TestSubmissionsOfOneRunAtTheSameTimeWriteItsWorkOnce(t *testing.T) {
 		}
 		if _, err := fl.instances().Work(t.Context(), store.StepID{Run: "r", Step: "a", Index: 99}); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+func TestTheDelayOfARunIsBoundedAsItsNotBeforeIs(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		g, err := step.NewGraph([]step.Spec{fan("a", 1, 0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs := fl.Store
+		runs.Quota = &run.Quota{Ahead: time.Hour}
+		_, _, with := fl.instances().Submit(t.Context(), runs, "with", run.Spec{Delay: 2 * time.Hour}, g)
+		_, _, without := runs.Submit(t.Context(), "without", run.Spec{Delay: 2 * time.Hour})
+		for name, err := range map[string]error{"a run with steps": with, "a run without steps": without} {
+			if p := (*problem.Error)(nil); !errors.As(err, &p) || p.Code != problem.TooMany || p.Field != "delay" {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
 	})
 }

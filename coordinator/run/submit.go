@@ -30,7 +30,7 @@ func (s Store) Submit(ctx context.Context, id string, spec Spec) (r *Run, create
 	size := Size(&spec, 0, 0)
 	rec.charge(size)
 	return s.create(ctx, id, spec, func(ctx context.Context, absent []*pb.Compare) (*Run, error) {
-		err := s.CheckAhead("not_before", rec.NotBefore)
+		err := s.CheckDue(&spec)
 		var alone []*pb.Compare
 		if err == nil {
 			alone, err = s.allow(ctx, spec.SubmittedBy, rec.StoredKiB*unit)

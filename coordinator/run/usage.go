@@ -234,6 +234,14 @@ func (s Store) counted(refused error) error {
 	return refused
 }
 
+// CheckDue returns a TooMany problem for a new run that is due later than the quota allows.
+func (s Store) CheckDue(spec *Spec) error {
+	if spec.Delay > 0 {
+		return s.CheckAhead("delay", InstantOf(time.Now().Add(spec.Delay)))
+	}
+	return s.CheckAhead("not_before", spec.NotBefore)
+}
+
 // CheckAhead returns a TooMany problem for a time that is further ahead than the quota allows.
 func (s Store) CheckAhead(field string, at Instant) error {
 	q := s.Quota

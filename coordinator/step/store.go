@@ -216,7 +216,7 @@ func (g *Graph) ofStep(err error) error {
 
 // checkAhead returns a problem if the run, or one of its steps, has a time that is too far ahead.
 func (g *Graph) checkAhead(runs run.Store, spec *run.Spec) error {
-	err := runs.CheckAhead("not_before", spec.NotBefore)
+	err := runs.CheckDue(spec)
 	for _, sh := range g.Shapes() {
 		err = cmp.Or(err, runs.CheckAhead("steps."+sh.Name+".not_before", sh.NotBefore))
 	}
