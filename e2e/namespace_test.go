@@ -154,7 +154,7 @@ func TestASidecarRefusesNumbersOfAnotherPIDNamespace(t *testing.T) {
 		-d '{"pools": {"db": 1}, "wait": "0s", "pid": '$!'}'`
 	cmd := exec.Command(by[0], append(by[1:], "sh", "-c", call, "sh", strings.TrimPrefix(s.Socket, "unix://"))...)
 	out, err := cmd.Output()
-	if err != nil || !strings.Contains(string(out), "another pid namespace") {
+	if err != nil || !strings.Contains(string(out), `"status":422`) || !strings.Contains(string(out), "pid namespace") {
 		t.Errorf("%v: it answers %s", err, out)
 	}
 }

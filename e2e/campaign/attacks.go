@@ -350,6 +350,9 @@ func (n *neighbor) sendOneSlowly(ctx context.Context, path string) string {
 		case <-ctx.Done():
 			return "no answer to a part"
 		case <-time.After(200 * time.Millisecond):
+			if !attacks(n.index, now()) {
+				return "no answer to a part" // the turn is over: what follows would hurt only its sender
+			}
 			_, _ = c.Write([]byte(" ")) // an answer says why it is not read
 		}
 	}
