@@ -46,8 +46,8 @@ type command struct {
 	t    testing.TB
 	name string
 	cmd  *exec.Cmd
-	out  strings.Builder
-	err  strings.Builder
+	out  output
+	err  output
 	done chan struct{} // closed when it has ended
 }
 
@@ -55,6 +55,30 @@ type command struct {
 func berthCommand(t testing.TB, etcd string, env []string, args ...string) *command {
 	t.Helper()
 	return berthCommandIn(t, nil, etcd, env, args...)
+}
+
+// output is what a command has written so far. It can be read while the command runs.
+type output struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+func (o *output) Len() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Len()
 }
 
 // berthCommandIn is berthCommand with a program and its arguments that start berth.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -89,21 +90,43 @@ func TestAWriteForAClusterIsNotSentToTheOneThatReplacesIt(t *testing.T) {
 // silent carries out a transaction, and answers none from then on until it is back.
 type silent struct {
 	store.Backend
-	from func() // called after the transaction; nil: it answers
+
+	mu   sync.Mutex // guards what follows
+	from func()     // called after the transaction; nil: it answers
 	away bool
 }
 
 func (s *silent) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
-	if s.away {
+	s.mu.Lock()
+	away := s.away
+	s.mu.Unlock()
+	if away {
 		return nil, store.ErrUnavailable
 	}
 	resp, err := s.Backend.Txn(ctx, req)
-	if from := s.from; from != nil {
-		s.from, s.away = nil, true
+	s.mu.Lock()
+	from := s.from
+	s.from, s.away = nil, s.away || from != nil
+	s.mu.Unlock()
+	if from != nil {
 		from()
 		return nil, store.ErrUnavailable
 	}
 	return resp, err
+}
+
+// leave has it not answer the next transaction, nor any after that, and call a function then.
+func (s *silent) leave(from func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.from = from
+}
+
+// back has it answer again.
+func (s *silent) back() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = false
 }
 
 // A write had no answer, and its lease was lost. Etcd is back later, restored with that lease.
@@ -115,10 +138,10 @@ func TestAGrantIsNotFoundOnALeaseThatWasLostLongBefore(t *testing.T) {
 		one := b.engine("one")
 		var lost []store.LeaseID
 		var saved *storetest.Saved
-		etcd.from = func() {
+		etcd.leave(func() {
 			b.root.Do(func(e *storetest.Etcd) { saved = e.Save() })
 			lost = one.leases.loseAll()
-		}
+		})
 		asked := one.ask("claim", 1, 24*time.Hour)
 		for _, id := range lost {
 			one.LeaseLost(id, store.ErrOtherCluster)
@@ -128,7 +151,7 @@ func TestAGrantIsNotFoundOnALeaseThatWasLostLongBefore(t *testing.T) {
 			e.Restore(saved, 1000)
 			e.SetCluster(2)
 		})
-		etcd.away = false
+		etcd.back()
 		claim := b.got(<-asked)
 		if slices.Contains(lost, claim.Lease) && claim.Err() == nil {
 			t.Errorf("it is held on lease %d, which was lost", claim.Lease)

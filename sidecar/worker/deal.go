@@ -197,7 +197,7 @@ func (w *Worker) look(ctx context.Context, all []turnOf, s supply, now time.Time
 	for n, i := range of {
 		all[i].free = free[n]
 		if all[i].waits {
-			all[i].free = w.keeps(all[i].id, free[n], now)
+			all[i].free = w.keeps(all[i].id, free[n], s != supply{}, now)
 		}
 	}
 }

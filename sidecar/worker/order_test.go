@@ -5,11 +5,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -164,6 +166,30 @@ func TestAStepThatWasPassedIsNextWhenItsSlotsAreFree(t *testing.T) {
 	s.runs(t, "r/s1/000000")
 	s.end("r/s1/000000", succeeded)
 	s.runs(t, "r/s3/000000")
+}
+
+// A place is kept for a step that waits from when there is one. How long its slots were free on
+// a full worker does not count.
+func TestTheTimeOnAFullWorkerCostsAWaiterNoPlace(t *testing.T) {
+	id := store.StepID{Run: "r", Step: "s"}
+	w, now := &Worker{}, time.Unix(1000, 0)
+	w.waiting = map[store.StepID]waiter{id: {}}
+	for _, c := range []struct {
+		after                 time.Duration
+		free, supplied, keeps bool
+	}{
+		{0, true, false, true},
+		{10 * longTurn, true, true, true},
+		{longTurn - 1, true, true, true},
+		{1, true, true, false},
+		{1, false, true, false},
+		{1, true, true, true},
+	} {
+		now = now.Add(c.after)
+		if got := w.keeps(id, c.free, c.supplied, now); got != c.keeps {
+			t.Errorf("%+v: a place is kept: %v", c, got)
+		}
+	}
 }
 
 func TestPlacesAreDealtInOrder(t *testing.T) {

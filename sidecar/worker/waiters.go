@@ -90,15 +90,16 @@ func (w *Worker) withdraw(claim string) {
 }
 
 // keeps reports whether a place is kept for an instance that waits and whose slots are free:
-// for [longTurn], since its slots may be kept from it for another reason.
-func (w *Worker) keeps(id store.StepID, free bool, now time.Time) bool {
+// for [longTurn], since its slots may be kept from it for another reason. While there is no place
+// that could be kept, that time does not begin.
+func (w *Worker) keeps(id store.StepID, free, supplied bool, now time.Time) bool {
 	l := w.waiting[id]
 	switch {
-	case !free:
+	case !free || !supplied:
 		l.freeSince = time.Time{}
 	case l.freeSince.IsZero():
 		l.freeSince = now
 	}
 	w.waiting[id] = l
-	return free && now.Sub(l.freeSince) < longTurn
+	return free && (!supplied || now.Sub(l.freeSince) < longTurn)
 }
