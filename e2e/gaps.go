@@ -94,7 +94,7 @@ func (h *History) fitting() map[string]string {
 		switch anyReserved := h.anyOf(reserved, w); {
 		case h.fits(free, w):
 			name := lowest(w.value.Pools)
-			if all[name] == "" && h.dispatch(name).dispatched && !h.excused(w, h.rev) {
+			if all[name] == "" && h.dispatch(name).dispatched && !h.excused(w, "", h.rev) {
 				all[name] = fmt.Sprintf("%s of %s/%s", w.wait.Claim, w.value.Holder.Host, w.value.Holder.Instance)
 			}
 		case !w.value.Reserve || anyReserved:

@@ -75,7 +75,9 @@ type notice struct {
 	// grantedAt is when its dispatcher granted the claim, and putAt when the history received
 	// that, which may be late.
 	grantedAt, putAt time.Time
+	pool             string
 	gone             int64 // the revision that acknowledged it; 0 until then
+	goneAt           time.Time
 }
 
 // instanceNotices are those of one instance.
@@ -139,7 +141,7 @@ func (h *History) queueKey(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error
 	case store.RecallKey:
 		return nil
 	case store.NoticeKey:
-		return h.notice(instanceID{k.Host, k.Instance}, k.Claim, put, kv)
+		return h.notice(k, put, kv)
 	}
 	d := h.dispatch(k.Pool)
 	if !put {
@@ -174,7 +176,8 @@ func (h *History) dispatcher(d *dispatch, put bool, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-func (h *History) notice(of instanceID, claim string, put bool, kv *mvccpb.KeyValue) error {
+func (h *History) notice(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
+	of, claim := instanceID{k.Host, k.Instance}, k.Claim
 	all := h.queue.notices[of]
 	if all == nil {
 		all = &instanceNotices{open: map[string]*notice{}}
@@ -182,7 +185,7 @@ func (h *History) notice(of instanceID, claim string, put bool, kv *mvccpb.KeyVa
 	}
 	key := string(kv.Key)
 	if old := all.open[key]; old != nil {
-		old.gone = kv.ModRevision
+		old.gone, old.goneAt = kv.ModRevision, h.queue.now()
 		all.done = append(all.done, old)
 		delete(all.open, key)
 		h.queue.acknowledged[claim] = true
@@ -197,7 +200,7 @@ func (h *History) notice(of instanceID, claim string, put bool, kv *mvccpb.KeyVa
 	if err != nil {
 		return err
 	}
-	n := &notice{putAt: h.queue.now(), grantedAt: v.Since}
+	n := &notice{pool: k.Pool, putAt: h.queue.now(), grantedAt: v.Since}
 	if v.Since.IsZero() || v.Since.After(n.putAt) {
 		n.grantedAt = n.putAt
 	}
@@ -281,7 +284,7 @@ func (h *History) checkOrder(x *Hold, got *waiter) {
 		if w.wait.Order >= got.wait.Order {
 			return
 		}
-		if h.knew(d, w) && !h.excused(w, d.known) && covers(x.Pools, w.value.Pools) && lowest(w.value.Pools) == pool &&
+		if h.knew(d, w) && !h.excused(w, pool, d.known) && covers(x.Pools, w.value.Pools) && lowest(w.value.Pools) == pool &&
 			h.dispatchedBy(d.by, w) && !h.takenSince(w, d.known) && h.possible(w) && !h.fits(h.free(), w) {
 			h.violate(Order, "claim %s of %s/%s was granted %v, and %s of %s/%s waits for %v before it since revision %d",
 				x.Claim, x.Host, x.Instance, x.Pools, w.wait.Claim, w.value.Holder.Host, w.value.Holder.Instance, w.value.Pools, w.wait.From)
@@ -308,8 +311,10 @@ func (h *History) knew(d *dispatch, w *waiter) bool {
 	return w.rev < d.known && w.value.Holder.id() != d.by
 }
 
-// excused reports whether a dispatcher that knows a pool up to a revision may skip a waiter.
-func (h *History) excused(w *waiter, known int64) bool {
+// excused reports whether a dispatcher that knows a pool up to a revision may skip a waiter. What it
+// knows of other pools is older: it also knows its own pool from the answers to what it has written.
+// An empty pool means that it knows all of them.
+func (h *History) excused(w *waiter, pool string, known int64) bool {
 	if w.value.Sole || w.value.Holder.Step != "" {
 		return true // its owner may have no place for it
 	}
@@ -331,7 +336,8 @@ func (h *History) excused(w *waiter, known int64) bool {
 		}
 	}
 	for _, x := range all.done {
-		if x.gone >= known { // the dispatcher may not have seen that
+		elsewhere := pool != "" && x.pool != pool && now.Sub(x.goneAt) < soonAcknowledged
+		if x.gone >= known || elsewhere { // the dispatcher may not have seen that
 			n++
 			if now.Sub(x.grantedAt) > soonAcknowledged {
 				return true

@@ -294,6 +294,27 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 			t.firstGone()
 			t.at(t.grant("late", "j", two, 1, true)...)
 		}},
+		"a waiter of an instance whose old notice of another pool was withdrawn a moment ago": {false, func(t *queueTape) {
+			elsewhere := keys.Pools() + "b/grants/h/i/elsewhere"
+			t.at(put(elsewhere, 2, `{"v":1}`))
+			t.pass(2 * time.Second)
+			t.wait("early", "i", two, "")
+			t.at(del(elsewhere))
+			t.wait("late", "j", two, "")
+			t.firstGone()
+			t.at(t.grant("late", "j", two, 1, true)...)
+		}},
+		"a waiter of an instance whose old notice of another pool was withdrawn long ago": {true, func(t *queueTape) {
+			elsewhere := keys.Pools() + "b/grants/h/i/elsewhere"
+			t.at(put(elsewhere, 2, `{"v":1}`))
+			t.pass(2 * time.Second)
+			t.at(del(elsewhere))
+			t.pass(2 * time.Second)
+			t.wait("early", "i", two, "")
+			t.wait("late", "j", two, "")
+			t.firstGone()
+			t.at(t.grant("late", "j", two, 1, true)...)
+		}},
 		"a waiter of an instance that has acknowledged": {true, func(t *queueTape) {
 			t.at(limit("a", 3))
 			t.wait("noticed", "i", one, "")
