@@ -95,9 +95,10 @@ func (c *core) known(p part) bool {
 	}
 	known := true
 	for _, name := range pools {
-		if v := c.view.pool(name); v.stale || v.rev < p.rev {
-			f := c.following(v)
-			f.audit, f.auditAt, c.refollow = true, max(f.auditAt, p.rev), true
+		v := c.view.pool(name)
+		f := c.following(v)
+		if at := max(f.auditAt, p.rev); v.stale || v.rev < at {
+			f.audit, f.auditAt, c.refollow = true, at, true
 			known = false
 		}
 	}

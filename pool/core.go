@@ -321,9 +321,9 @@ func (c *core) progress() {
 }
 
 // allKnown reports whether all pools are known as they are now, and as they were when earlier
-// writes were fenced, or later.
+// writes were fenced, or later, and after a restore that a watch has met.
 func (c *core) allKnown() bool {
-	missing := func(p *poolView) bool { return p.stale || p.rev < c.resolveAt }
+	missing := func(p *poolView) bool { return p.stale || p.rev < max(c.resolveAt, c.following(p).auditAt) }
 	return c.allAt >= c.resolveAt && !slices.ContainsFunc(c.view.order, missing)
 }
 

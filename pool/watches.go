@@ -239,6 +239,13 @@ func (c *core) message(pool string, of scope, m store.FeedMessage, now time.Time
 	c.reached(m.Revision, now)
 	p := c.view.pool(pool)
 	defer c.noteRecall(p, now)
+	if m.Snapshot != nil && m.Snapshot.Reason != nil {
+		// The watch could not go on where it ended, so what is known of other pools may be of before a
+		// restore, too: claims are compared with what all pools are at this revision, or later.
+		for _, f := range c.followed {
+			f.audit, f.auditAt, c.refollow = true, max(f.auditAt, m.Revision), true
+		}
+	}
 	switch {
 	case of == recalls:
 		c.recallMessage(p, m)
@@ -251,10 +258,7 @@ func (c *core) message(pool string, of scope, m store.FeedMessage, now time.Time
 		c.following(p).begun = c.begun
 	case m.Snapshot != nil && of == everything: // what follows it is known, or comes
 	case m.Snapshot != nil:
-		c.view.loadNotices(p, *m.Snapshot)
-		if m.Snapshot.Reason != nil {
-			c.following(p).audit = true // a grant may have come and gone meanwhile, with its waiter
-		}
+		c.view.loadNotices(p, *m.Snapshot) // a grant may have come and gone meanwhile, with its waiter
 	case of == notices:
 		c.ended(c.view.apply(m.Events))
 		p.noticesRev = max(p.noticesRev, m.Revision)

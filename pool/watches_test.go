@@ -310,6 +310,47 @@ func TestWhatARestoreBringsBackIsFoundWithoutAWatch(t *testing.T) {
 	r.clean()
 }
 
+// slotKeys counts the keys of slots in a pool.
+func (r *rig) slotKeys(pool string) (n int) {
+	for range r.etcd.All(r.keys.Slots(pool)) {
+		n++
+	}
+	return n
+}
+
+// A restore with --bump-revision brings back a claim of two pools that has ended. The watches of the
+// pools find out one after the other, and the claim is not freed in part.
+func TestWhatARestoreBringsBackInTwoPoolsIsFreedTogether(t *testing.T) {
+	for _, first := range []string{"aa", "db"} {
+		t.Run(first, func(t *testing.T) {
+			r := newRig(t, "one")
+			one := r.hosts[0]
+			r.pool("aa", 9)
+			r.pool("db", 9)
+			both := func(req *Request) { req.Slots = map[string]int{"aa": 1, "db": 1} }
+			one.ask("gone", 1, both).got()
+			saved := r.etcd.Save()
+			one.giveBack("gone")
+			r.etcd.Restore(saved, 1000)
+			for _, pool := range []string{first, "aa", "db"} {
+				f := one.feeds.pools[pool][1]
+				one.feeds.again(f, store.ErrCompacted)
+				one.feeds.deliver(f, 1, r.now)
+				one.tick(r.now)
+				for one.act() {
+				}
+				if n := r.slotKeys("aa") + r.slotKeys("db"); n == 1 {
+					t.Errorf("it has one of its two keys when pool %q was read", pool)
+				}
+			}
+			r.resolve()
+			r.pass(time.Second)
+			r.wantUsed(0)
+			r.clean()
+		})
+	}
+}
+
 // A read of all pools that skips a pool as not loadable must not count as having shown it.
 func TestAdoptionWaitsForAPoolThatWasSkipped(t *testing.T) {
 	r, hosts := narrowRig(t, "one")
