@@ -88,7 +88,7 @@ func (b *book) lose(e *entry, cause error) {
 	b.lost = append(b.lost, loss{id: e.id, cause: cause})
 }
 
-// in takes which cluster etcd is. The leases of another one are lost, and no lease is granted until
+// in records the cluster of etcd. The leases of another one are lost, and no lease is granted until
 // their holders have stopped: in this cluster, their slots may be free already.
 func (b *book) in(now time.Duration, cluster uint64) {
 	if b.cluster != 0 && b.cluster != cluster {
@@ -100,7 +100,7 @@ func (b *book) in(now time.Duration, cluster uint64) {
 	b.cluster = cluster
 }
 
-// stopping takes that the holders of keys on a lost lease have their time to stop from now on.
+// stopping gives the holders of keys on a lost lease their time to stop, from now on.
 func (b *book) stopping(now time.Duration, keys int, ttl time.Duration) {
 	if keys > 0 {
 		b.rest = max(b.rest, now+StopGrace(ttl)+grace.Kill)
@@ -163,7 +163,7 @@ func (b *book) adopt(now time.Duration, l Resumable, keys int) {
 	})
 }
 
-// ungranted takes that no lease was made.
+// ungranted records that no lease was made.
 func (b *book) ungranted(job grant) {
 	if g := b.group(job.duration); job.wide {
 		g.grantingWide = false

@@ -125,7 +125,7 @@ func (s Store) Events(ctx context.Context, id string) ([]LoggedEvent, error) {
 	return all, nil
 }
 
-// eventsPage is how many events are read at once at most.
+// eventsPage is how many events one request reads at most.
 const eventsPage = 1000
 
 // PoolList formats slots as db=2,gpu=1.

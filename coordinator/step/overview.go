@@ -103,7 +103,7 @@ func (v *view) shown(i *Instance) *Instance {
 	return i
 }
 
-// statePage is how many records are read at once at most.
+// statePage is how many records one request reads at most.
 const statePage = 1000
 
 // states calls take for the values under a prefix from a key on, in order and at one

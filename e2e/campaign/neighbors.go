@@ -67,7 +67,7 @@ func (f fault) reaches(host int) bool {
 	return false
 }
 
-// disturb takes that something else than the neighbors may have hurt them between two times.
+// disturb records that something other than the neighbors may have hurt them between two times.
 func (n *neighborhood) disturb(from, to int64) {
 	n.disturbed = append(n.disturbed, stretch{from, to + int64(recovers)})
 }

@@ -282,7 +282,7 @@ func (s *stays) excuse(job string) {
 	}
 }
 
-// restored takes that etcd has forgotten what happened after a revision, and counts on
+// restored records that etcd has forgotten what happened after a revision, and counts on
 // from another one. Who got slots between is active without holding them.
 func (s *stays) restored(after, until int64) {
 	s.lost = append(s.lost, lostClaims{after: after, until: until})
@@ -293,14 +293,14 @@ func (s *stays) restored(after, until int64) {
 	}
 }
 
-// replaced takes that the cluster of the last restore has another id than the one before, which
+// replaced records that the cluster of the last restore has another id than the one before, which
 // ended at a time.
 func (s *stays) replaced(at int64) { s.lost[len(s.lost)-1].ended = at }
 
 // wasReplaced reports whether the cluster of the last restore has another id than the one before.
 func (s *stays) wasReplaced() bool { return s.lost[len(s.lost)-1].ended != 0 }
 
-// endEarly takes that etcd may end leases before their time from now on.
+// endEarly records that etcd may end leases before their time from now on.
 func (s *stays) endEarly() {
 	s.early = true
 	for _, x := range s.open {
@@ -308,7 +308,7 @@ func (s *stays) endEarly() {
 	}
 }
 
-// endOnTime takes that etcd ends no lease before its time any more, and has done so with no
+// endOnTime records that etcd no longer ends leases before their time, and has done so with no
 // job that was granted its slots after a revision.
 func (s *stays) endOnTime(rev int64) { s.early, s.ended = false, rev }
 

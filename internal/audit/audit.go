@@ -227,7 +227,7 @@ func (l Log) newest(ctx context.Context, before string, n int) ([]*mvccpb.KeyVal
 	return kvs, err
 }
 
-// actionsPage is how many actions are read at once at most.
+// actionsPage is how many actions one request reads at most.
 const actionsPage = 1000
 
 // count returns how many keys a range has, and pins its revision.

@@ -17,7 +17,7 @@ const (
 	spacePage = 500
 	// spaceDelete is how many keys one write of [Client.Free] deletes.
 	spaceDelete = 5000
-	// otherPrograms is the kind of keys outside of the prefix.
+	// otherPrograms is the kind of keys outside the prefix.
 	otherPrograms = "other programs"
 )
 

@@ -61,14 +61,14 @@ func newCluster() *Cluster {
 	return c
 }
 
-// has takes a login in the cluster. It is forgotten when another cluster replaces this one.
+// has records a login in the cluster. It is forgotten when another cluster replaces this one.
 func (c *Cluster) has(l *login) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.logins[l] = true
 }
 
-// hasNot takes that a login has ended.
+// hasNot records that a login has ended.
 func (c *Cluster) hasNot(l *login) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +144,7 @@ func (c *Cluster) advance(cluster, number uint64, highest int64, over chan struc
 	c.at.Store(h)
 }
 
-// note takes a revision that etcd has reached in a history.
+// note records a revision that etcd has reached in a history.
 func (c *Cluster) note(of *history, rev int64) {
 	h := c.at.Load()
 	for h.number == of.number {

@@ -110,7 +110,7 @@ func (l *login) do(pause time.Duration) {
 	l.busy = nil
 }
 
-// expired takes that etcd did not know a token. It is forgotten unless there is another
+// expired records that etcd did not know a token. It is forgotten unless there is another
 // one by now.
 func (l *login) expired(token string) {
 	l.mu.Lock()

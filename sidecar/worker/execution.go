@@ -50,7 +50,7 @@ type execution struct {
 	ending  bool
 	gone    bool // left to the next process, or dropped
 	dropped bool
-	freed   bool   // it occupies no capacity any more: its end is being written
+	freed   bool   // it no longer occupies capacity: its end is being written
 	inGroup bool   // that is written through the group
 	next    func() // uses its place after that
 	// mismatch is why it must not be started, if it is not what was submitted.
