@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 // shared is a server that two users share, of whom each may claim slots and nothing else.
@@ -273,6 +274,25 @@ func TestAnOwnerReadsWhyItsClaimEndedAlthoughAnotherHasItsID(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestTheStreamOfAnOwnerShowsThatItsWaitHasEndedAlthoughAnotherHasItsID(t *testing.T) {
+	s := newShared(t)
+	events, _ := s.s.hub.Subscribe(server.Selection{Topic: "job", Owner: callerOf(s.alice, access.View, "").Owner().Key()}, "")
+	defer s.s.hub.Unsubscribe(events)
+	s.claim(s.bob, "holder")
+	_, _, others := s.underWay(s.bob, "job")
+	defer s.a.waits.leave(others)
+	r := request("job")
+	r.Wait = api.DurationOf(time.Millisecond)
+	if _, err := s.a.claim(s.alice, s.s, &claimInput{async: true}, r); err != nil {
+		t.Fatal(err)
+	}
+	s.a.waits.tasks.Wait()
+	queue, _, _, _ := events.Take()
+	if len(queue) == 0 || queue[len(queue)-1].Event != api.EventClaimEnded {
+		t.Errorf("its stream shows %v, want %s as the last", queue, api.EventClaimEnded)
 	}
 }
 

@@ -20,7 +20,7 @@ var eventType = reflect.TypeFor[api.Event]()
 
 // eventsInput is the input of GET /v1/events.
 type eventsInput struct {
-	Claim string `query:"claim" doc:"Only events of this claim, which must be one of this server's."`
+	Claim string `query:"claim" doc:"Only events of this claim, which must be one of this server's. If several callers use the id, they are those of the caller's own claim; a caller that has none, and may view, gets those of all."`
 	Pool  string `query:"pool" doc:"Only events that concern this pool."`
 
 	ClientToken string `header:"Berth-Client-Token" doc:"The client_token of the request for the claim: it shows that the claim is the caller's own, if the caller has no identity."`
@@ -46,6 +46,10 @@ func (a *apiServer) events(ctx context.Context, s *session, in *eventsInput) (*h
 	if why := a.stopping.Load(); why != nil && in.Claim == "" {
 		return nil, why
 	}
+	which := server.Selection{Topic: in.Claim, Tag: in.Pool, Owner: caller.Owner().Key()}
+	if held, ended := s.holders.Owned(caller, in.Claim); !held && !ended && !a.waits.owned(caller, in.Claim) {
+		which.Others = caller.May(nil) == nil
+	}
 	leave, err := a.streams.Enter(server.KeyOf(ctx))
 	if err != nil {
 		return nil, err
@@ -55,7 +59,7 @@ func (a *apiServer) events(ctx context.Context, s *session, in *eventsInput) (*h
 		r, w := humago.Unwrap(ctx)
 		a.metrics.http.Streams.Inc()
 		defer a.metrics.http.Streams.Dec()
-		events, at := s.hub.Subscribe(in.Claim, in.Pool, in.LastEventID)
+		events, at := s.hub.Subscribe(which, in.LastEventID)
 		defer s.hub.Unsubscribe(events)
 		stream := server.NewStream(r.Context(), w)
 		hello := a.hello(s, caller, in.Claim)
@@ -162,9 +166,10 @@ func relay(ctx context.Context, h *server.Hub, events <-chan pool.Event) func() 
 				}
 				switch ev.Type {
 				case pool.PoolChanged:
-					h.Publish(noticeOf(api.Event{Type: api.EventPoolChanged, Pools: ev.Pools}))
+					h.Publish(noticeOf(api.Event{Type: api.EventPoolChanged, Pools: ev.Pools}, claims.Owner{}))
 				case pool.ClaimWaiting:
-					h.Publish(noticeOf(api.Event{Type: api.EventClaimWaiting, Pools: ev.Pools, Claim: ev.Claim, Reason: ev.Reason}))
+					owner := claims.OwnerOf(pool.Holder{ClaimedBy: ev.ClaimedBy, Bind: ev.Bind})
+					h.Publish(noticeOf(api.Event{Type: api.EventClaimWaiting, Pools: ev.Pools, Claim: ev.Claim, Reason: ev.Reason}, owner))
 				}
 			case <-ctx.Done():
 				return
@@ -173,9 +178,9 @@ func relay(ctx context.Context, h *server.Hub, events <-chan pool.Event) func() 
 	}
 }
 
-// noticeOf is an event for the streams of its claim and of its pools.
-func noticeOf(ev api.Event) server.Notice {
-	return server.Notice{Event: ev.Type, Topic: ev.Claim, Tags: ev.Pools, Data: ev}
+// noticeOf returns an event for the streams of its claim, which has an owner, and of its pools.
+func noticeOf(ev api.Event, owner claims.Owner) server.Notice {
+	return server.Notice{Event: ev.Type, Topic: ev.Claim, Tags: ev.Pools, Owner: owner.Key(), Data: ev}
 }
 
 // publish makes a function that publishes what happens to claims.
@@ -190,7 +195,7 @@ func publish(h *server.Hub) func(claims.Change) {
 		case claims.Released:
 			ev.Type = api.EventClaimReleased
 		}
-		h.Publish(noticeOf(ev))
+		h.Publish(noticeOf(ev, c.Owner))
 	}
 }
 

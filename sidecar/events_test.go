@@ -9,13 +9,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 // follow collects the events of a stream, from its hello on.
 func (r *running) follow(claim, pool string) <-chan api.Event {
+	r.t.Helper()
+	return r.followAs(r.client, claim, pool)
+}
+
+// followAs is follow for the caller behind a client.
+func (r *running) followAs(by *client.Client, claim, pool string) <-chan api.Event {
 	r.t.Helper()
 	events := make(chan api.Event, 100)
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -23,7 +32,7 @@ func (r *running) follow(claim, pool string) <-chan api.Event {
 	go func() {
 		defer close(done)
 		defer close(events)
-		_ = r.client.Events(ctx, claim, pool, func(ev api.Event) error { // the channel reports the end
+		_ = by.Events(ctx, claim, pool, func(ev api.Event) error { // the channel reports the end
 			events <- ev
 			return nil
 		})
@@ -36,7 +45,7 @@ func (r *running) follow(claim, pool string) <-chan api.Event {
 	return events
 }
 
-// next returns the next event of a type, and passes over others.
+// next returns the next event of a type, and passes over others; without a type, the next event.
 func next(t testing.TB, events <-chan api.Event, kind string) api.Event {
 	t.Helper()
 	for {
@@ -45,7 +54,7 @@ func next(t testing.TB, events <-chan api.Event, kind string) api.Event {
 			if !ok {
 				t.Fatalf("the stream ended without %s", kind)
 			}
-			if ev.Type == kind {
+			if kind == "" || ev.Type == kind {
 				return ev
 			}
 		case <-time.After(patience):
@@ -98,6 +107,71 @@ func TestAStreamTellsWhatBecomesOfClaimsAndPools(t *testing.T) {
 	late := r.follow("mine", "")
 	if ev := next(t, late, api.EventClaimEnded); ev.Code != string(problem.ClaimRevoked) {
 		t.Errorf("notified late: %+v", ev)
+	}
+}
+
+// Two identities may use the same id, one after the other. The pools show whose claim an event is about.
+func TestAStreamShowsNothingOfTheClaimOfAnotherWithTheSameID(t *testing.T) {
+	var tokens access.Tokens
+	for name, roles := range map[string][]string{"claims": {"claim"}, "views": {"claim", "view"}, "other": {"claim"}, "watches": {"view"}} {
+		if err := tokens.Add(accesstest.Tokens(name, name+"-secret", roles...)().List[0], time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := single(t, func(c *sidecar.Config) {
+		c.Policy, c.Tokens = access.Policy{}, func() access.Tokens { return tokens }
+	})
+	as := func(name string) *client.Client {
+		c, err := client.Dial(r.base, name+"-secret")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		return c
+	}
+	other, watches := as("other"), as("watches")
+	for _, name := range []string{"own", "others"} {
+		r.pool(name, 2)
+	}
+	turn := func(c *client.Client, id, pool string) {
+		t.Helper()
+		if _, err := c.Claim(t.Context(), api.ClaimRequest{ID: id, Pools: api.Slots{pool: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Release(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"claims", "views"} {
+		t.Run(name, func(t *testing.T) {
+			c, id := as(name), "job-of-"+name
+			if _, err := c.Claim(t.Context(), api.ClaimRequest{ID: id, Pools: api.Slots{"own": 1}}); err != nil {
+				t.Fatal(err)
+			}
+			mine, all := r.followAs(c, id, ""), r.followAs(watches, id, "")
+			if err := c.Release(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			turn(other, id, "others")
+			turn(c, id, "own")
+			var seen []string
+			for released := 0; released < 2; {
+				ev := next(t, mine, "")
+				if seen = append(seen, ev.Type+" "+strings.Join(ev.Pools, " ")); ev.Type == api.EventClaimReleased && ev.Pools[0] == "own" {
+					released++
+				}
+			}
+			want := []string{api.EventClaimReleased + " own", api.EventClaimGranted + " own", api.EventClaimReleased + " own"}
+			if !slices.Equal(seen, want) {
+				t.Errorf("its stream shows %q, want %q", seen, want)
+			}
+			// Who may view, and has no claim with the id, sees all of them.
+			for _, pool := range []string{"own", "others", "own"} {
+				if ev := next(t, all, api.EventClaimReleased); !slices.Equal(ev.Pools, []string{pool}) {
+					t.Errorf("who may view sees %+v, want the release in pool %s", ev, pool)
+				}
+			}
+		})
 	}
 }
 

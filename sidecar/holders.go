@@ -114,7 +114,7 @@ func (a *apiServer) why(ctx context.Context, s *session, c claims.Caller, id str
 	if err := pool.ValidateID(id); err != nil {
 		return api.Why{}, err
 	}
-	if slices.ContainsFunc(a.waits.of(id), func(one *wait) bool { return one.ownedBy(c) }) {
+	if a.waits.owned(c, id) {
 		if w, err := s.client.Why(ctx, s.client.Host()+"/"+s.client.Instance()+"/"+id); err == nil && narrow(&w, c) == nil {
 			return inspect.WhyOf(w), nil
 		}

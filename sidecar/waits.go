@@ -231,6 +231,11 @@ func (one *wait) ownedBy(c claims.Caller) bool {
 	return one.wanted != nil && c.Owns(one.wanted.holder())
 }
 
+// owned reports whether a request of a caller waits for a claim.
+func (w *waits) owned(c claims.Caller, id string) bool {
+	return slices.ContainsFunc(w.of(id), func(one *wait) bool { return one.ownedBy(c) })
+}
+
 // askedBy returns the waits for one claim about which a caller may ask, or why it may not if there
 // are only others.
 func (w *waits) askedBy(c claims.Caller, id string) (may []*wait, refused error) {

@@ -21,14 +21,46 @@ type Caller struct {
 
 // Owns reports whether the caller made a claim.
 func (c Caller) Owns(of pool.Holder) bool {
-	if of.ClaimedBy == "" || of.ClaimedBy != c.Name {
-		return false
+	own, is := c.Owner(), OwnerOf(of)
+	return own.known() && own.by == is.by && subtle.ConstantTimeCompare([]byte(own.tokenHash), []byte(is.tokenHash)) == 1
+}
+
+// Owner returns the owner of the claims that the caller makes.
+func (c Caller) Owner() Owner {
+	o := Owner{by: c.Name}
+	if o.anonymous() {
+		o.tokenHash = hashOf(c.ClientToken)
 	}
-	if c.Name != string(access.Anonymous) {
-		return true
+	return o
+}
+
+// Owner identifies who made a claim.
+type Owner struct {
+	by string // its identity
+	// tokenHash is the hash of the client token of an owner without an identity.
+	tokenHash string
+}
+
+// OwnerOf returns the owner of a claim.
+func OwnerOf(of pool.Holder) Owner {
+	o := Owner{by: of.ClaimedBy}
+	if o.anonymous() {
+		o.tokenHash = tokenHashOf(of)
 	}
-	bind, err := decodeBinding(of.Bind)
-	return err == nil && bind.tokenHash != "" && subtle.ConstantTimeCompare([]byte(bind.tokenHash), []byte(hashOf(c.ClientToken))) == 1
+	return o
+}
+
+func (o Owner) anonymous() bool { return o.by == string(access.Anonymous) }
+
+// known reports whether the owner can be distinguished from all others.
+func (o Owner) known() bool { return o.by != "" && (!o.anonymous() || o.tokenHash != "") }
+
+// Key returns a text that only this owner has; empty if the owner is not known.
+func (o Owner) Key() string {
+	if !o.known() {
+		return ""
+	}
+	return o.by + "\n" + o.tokenHash
 }
 
 // Check returns an error if the caller may not send its request about a claim.
@@ -49,9 +81,7 @@ func (c Caller) Check(of pool.Holder, slots map[string]int) error {
 }
 
 // SameOwner reports whether two claims have the same owner.
-func SameOwner(a, b pool.Holder) bool {
-	return a.ClaimedBy == b.ClaimedBy && (a.ClaimedBy != string(access.Anonymous) || tokenHashOf(a) == tokenHashOf(b))
-}
+func SameOwner(a, b pool.Holder) bool { return OwnerOf(a) == OwnerOf(b) }
 
 // tokenHashOf returns the hash of the client token with which a claim was made, empty if there is none.
 func tokenHashOf(of pool.Holder) string {

@@ -38,7 +38,7 @@ func (hs *Holders) Expect(id string, of pool.Holder) {
 
 // Refused records why a claim without a waiting client was not granted, so that its client can read
 // the reason later. It does not record claims that were withdrawn. Alone means that no other request
-// waits for the id: the change is published only then, since it would seem to be theirs.
+// waits for the id: if one does, a claim that was refused since its id is in use was none of its own.
 func (hs *Holders) Refused(id string, of pool.Holder, slots map[string]int, why *problem.Error, alone bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -49,14 +49,12 @@ func (hs *Holders) Refused(id string, of pool.Holder, slots map[string]int, why 
 	if why.Code == problem.IDInUse && (h != nil || !alone) {
 		return // it was never a claim of its own
 	}
-	c := Change{Kind: Released, Claim: id, Pools: slices.Sorted(maps.Keys(slots))}
+	c := Change{Kind: Released, Claim: id, Owner: OwnerOf(of), Pools: slices.Sorted(maps.Keys(slots))}
 	if why.Code != problem.ClaimCanceled {
 		hs.ended.add(&endedClaim{id: id, why: why, holder: of, slots: slots}, hs.clock.Now())
 		c.Kind, c.Why = Ended, why
 	}
-	if h == nil && alone {
-		hs.notify(c)
-	}
+	hs.notify(c)
 }
 
 // invalidate ends the validity of a claim: its holder has to stop. The slots stay claimed until it

@@ -47,6 +47,7 @@ const (
 type Change struct {
 	Kind  Kind
 	Claim string
+	Owner Owner
 	Pools []string
 	Why   *problem.Error // of one that has ended
 }
@@ -215,7 +216,7 @@ func (hs *Holders) drop(h *Holder) {
 
 // publish reports a change of a holder to [Config.Notify].
 func (hs *Holders) publish(kind Kind, h *Holder) {
-	c := Change{Kind: kind, Claim: h.claim.ID, Pools: slices.Sorted(maps.Keys(h.claim.Slots))}
+	c := Change{Kind: kind, Claim: h.claim.ID, Owner: OwnerOf(h.claim.Holder), Pools: slices.Sorted(maps.Keys(h.claim.Slots))}
 	if kind == Ended {
 		c.Why = h.why
 	}

@@ -26,8 +26,20 @@ type Notice struct {
 	// subscription can be for one topic or one tag.
 	Topic string
 	Tags  []string
+	// Owner is whose topic it is, since several owners can have one with the same name. It is empty if
+	// the owner is not known.
+	Owner string
 	// Data is sent as JSON.
 	Data any
+}
+
+// Selection is which events a subscription gets. Without a topic or a tag it gets those of all.
+type Selection struct {
+	Topic, Tag string
+	// Owner is the owner of a topic for whom the subscription is.
+	Owner string
+	// Others adds the events of other owners of the topic until there is one of Owner.
+	Others bool
 }
 
 // Hub hands events to subscriptions, in order. It never waits for a reader. It reads
@@ -71,9 +83,8 @@ const maxRecent = 1024
 const keepReading = time.Minute
 
 type recentEvent struct {
-	seq     uint64
-	topic   string
-	tags    []string
+	seq uint64
+	Notice
 	message Message
 }
 
@@ -85,14 +96,14 @@ func NewHub(src Source, tagged Tagged) *Hub {
 	}
 }
 
-// Subscribe returns a subscription to the events from now on, to be ended with
-// [Hub.Unsubscribe]. An empty topic or tag lets all events pass. If the source has ended,
-// the subscription has.
+// Subscribe returns a subscription to the selected events from now on, to be ended with
+// [Hub.Unsubscribe]. If the source has ended, the subscription has.
 //
 // With the id of an event it resumes after that one; if events since then are no longer
 // known, the subscription has lagged. At is the id after which it begins.
-func (h *Hub) Subscribe(topic, tag, after string) (s *Subscription, at string) {
-	s = &Subscription{topic: topic, tag: tag, wake: make(chan struct{}, 1)}
+func (h *Hub) Subscribe(which Selection, after string) (s *Subscription, at string) {
+	topic, tag := which.Topic, which.Tag
+	s = &Subscription{Selection: which, wake: make(chan struct{}, 1)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -134,11 +145,11 @@ func (h *Hub) replay(s *Subscription, after string) bool {
 	if err != nil || epoch != h.epoch || seq < h.whole || seq > h.seq {
 		return false
 	}
-	if t := h.tags[s.tag]; s.topic == "" && (t == nil || seq < t.since) {
+	if t := h.tags[s.Tag]; s.Topic == "" && (t == nil || seq < t.since) {
 		return false
 	}
 	for _, e := range h.recent {
-		if e.seq > seq && (s.topic == "" || s.topic == e.topic) && s.passes(e.tags) {
+		if e.seq > seq && (s.Topic == "" || s.Topic == e.Topic) && s.passes(&e.Notice) {
 			s.change(func() { s.queue = append(s.queue, e.message) })
 		}
 	}
@@ -229,13 +240,13 @@ func (h *Hub) Unsubscribe(s *Subscription) {
 	if _, ok := h.all[s]; ok {
 		delete(h.all, s)
 		if s.listens {
-			h.leave(s.tag)
+			h.leave(s.Tag)
 		}
 	}
-	if all, ok := h.byTopic[s.topic]; ok {
+	if all, ok := h.byTopic[s.Topic]; ok {
 		all = slices.DeleteFunc(all, func(x *Subscription) bool { return x == s })
-		if h.byTopic[s.topic] = all; len(all) == 0 {
-			delete(h.byTopic, s.topic)
+		if h.byTopic[s.Topic] = all; len(all) == 0 {
+			delete(h.byTopic, s.Topic)
 		}
 	}
 	if h.idle() && h.quiet != nil {
@@ -271,13 +282,14 @@ func (h *Hub) Publish(n Notice) {
 	}
 	h.seq++
 	m := Message{ID: h.id(h.seq), Event: n.Event, Data: Encode(n.Data)}
+	n.Data = nil
 	if len(h.recent) == maxRecent {
 		h.whole = h.recent[0].seq
 		h.recent = h.recent[1:]
 	}
-	h.recent = append(h.recent, recentEvent{h.seq, n.Topic, n.Tags, m})
+	h.recent = append(h.recent, recentEvent{h.seq, n, m})
 	send := func(s *Subscription) {
-		if s.passes(n.Tags) {
+		if s.passes(&n) {
 			s.push(m)
 		}
 	}
@@ -320,7 +332,7 @@ func (h *Hub) Stop() {
 	close(h.stopped)
 	h.each(func(s *Subscription) {
 		s.stop()
-		if s.topic == "" {
+		if s.Topic == "" {
 			s.end()
 		}
 	})
@@ -354,9 +366,10 @@ const subscriptionBuffer = 256
 
 // Subscription is what one reader of a [Hub] gets.
 type Subscription struct {
-	topic, tag string
-	listens    bool          // to the source of the tag
-	wake       chan struct{} // coalesces: there is something to take
+	Selection // Others is guarded by mu of the hub
+
+	listens bool          // to the source of the tag
+	wake    chan struct{} // coalesces: there is something to take
 
 	// mu guards what follows.
 	mu       sync.Mutex
@@ -366,8 +379,16 @@ type Subscription struct {
 	ended    bool // nothing follows
 }
 
-// passes reports whether events with some tags are for the subscription.
-func (s *Subscription) passes(tags []string) bool { return s.tag == "" || slices.Contains(tags, s.tag) }
+// passes reports whether an event that has the topic of the subscription is for it.
+func (s *Subscription) passes(n *Notice) bool {
+	if s.Topic != "" {
+		own := s.Owner != "" && n.Owner == s.Owner
+		if s.Others = s.Others && !own; !own && !s.Others {
+			return false
+		}
+	}
+	return s.Tag == "" || slices.Contains(n.Tags, s.Tag)
+}
 
 // Wake returns the channel that says that there is something to take.
 func (s *Subscription) Wake() <-chan struct{} { return s.wake }

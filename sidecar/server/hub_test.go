@@ -44,7 +44,7 @@ func quietTags(context.Context, *Hub, string) (func(), error) { return func() {}
 
 // sub subscribes to the events from now on.
 func sub(h *Hub, topic, tag string) *Subscription {
-	s, _ := h.Subscribe(topic, tag, "")
+	s, _ := h.Subscribe(Selection{Topic: topic, Tag: tag, Others: true}, "")
 	return s
 }
 
@@ -114,7 +114,7 @@ func TestAStreamThatIsNotReadIsNotifiedThatItMissedSome(t *testing.T) {
 
 // resumed returns the data of what a subscription begins with, and whether it has lagged.
 func resumed(h *Hub, topic, tag, after string) (got []string, lagged bool) {
-	s, _ := h.Subscribe(topic, tag, after)
+	s, _ := h.Subscribe(Selection{Topic: topic, Tag: tag, Others: true}, after)
 	defer h.Unsubscribe(s)
 	queue, lagged, _, _ := s.Take()
 	for _, m := range queue {
@@ -133,7 +133,7 @@ func testResumes(t *testing.T) {
 	publish := func(n int) {
 		h.Publish(Notice{Event: "ClaimGranted", Topic: fmt.Sprint("c", n%2), Tags: []string{fmt.Sprint("p", n%3)}, Data: n})
 	}
-	s, begun := h.Subscribe("", "", "")
+	s, begun := h.Subscribe(Selection{}, "")
 	for n := range 6 {
 		publish(n)
 	}
@@ -174,9 +174,52 @@ func testResumes(t *testing.T) {
 	if _, lagged := resumed(h, "", "", last); !lagged {
 		t.Error("what the source dropped is not missed")
 	}
-	_, now := h.Subscribe("", "", last)
+	_, now := h.Subscribe(Selection{}, last)
 	if got, lagged := resumed(h, "", "", now); len(got) > 0 || lagged {
 		t.Errorf("resumed where a stream that lagged goes on: %v, %t", got, lagged)
+	}
+}
+
+func TestAStreamOfATopicShowsTheEventsOfItsOwnerOnly(t *testing.T) {
+	h := NewHub(newFakeSource().relay, quietTags)
+	defer h.Close()
+	begun, at := h.Subscribe(Selection{}, "")
+	defer h.Unsubscribe(begun)
+	selections := map[string]struct {
+		which Selection
+		want  string
+	}{
+		"own":                        {Selection{Topic: "c", Owner: "a"}, "[2 5]"},
+		"own and a tag":              {Selection{Topic: "c", Owner: "a", Tag: "q"}, "[5]"},
+		"others until there are own": {Selection{Topic: "c", Owner: "a", Others: true}, "[1 2 5]"},
+		"others, of a tag":           {Selection{Topic: "c", Owner: "a", Tag: "q", Others: true}, "[1 5]"},
+		"others":                     {Selection{Topic: "c", Owner: "none", Others: true}, "[1 2 3 4 5]"},
+		"of no owner":                {Selection{Topic: "c"}, "[]"},
+		"others, of no owner":        {Selection{Topic: "c", Others: true}, "[1 2 3 4 5]"},
+	}
+	live := map[string]*Subscription{}
+	for what, one := range selections {
+		s, _ := h.Subscribe(one.which, "")
+		live[what] = s
+		defer h.Unsubscribe(s)
+	}
+	for n, owner := range []string{"b", "a", "b", "", "a"} {
+		h.Publish(Notice{Event: "ClaimGranted", Topic: "c", Owner: owner, Tags: []string{"p", map[bool]string{true: "q"}[n%2 == 0]}, Data: n + 1})
+		h.Publish(Notice{Event: "ClaimGranted", Topic: "d", Owner: "a", Tags: []string{"q"}, Data: "of another topic"})
+	}
+	for what, one := range selections {
+		s, _ := h.Subscribe(one.which, at)
+		for how, s := range map[string]*Subscription{"live": live[what], "resumed": s} {
+			queue, lagged, _, _ := s.Take()
+			got := []string{}
+			for _, m := range queue {
+				got = append(got, string(m.Data))
+			}
+			if text := fmt.Sprint(got); text != one.want || lagged {
+				t.Errorf("%s, %s: %s, want %s; lagged: %t", what, how, text, one.want, lagged)
+			}
+		}
+		h.Unsubscribe(s)
 	}
 }
 
@@ -184,10 +227,10 @@ func TestAStreamDoesNotResumeFromBeforeTheHubRested(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHub(newFakeSource().relay, quietTags)
 		defer h.Close()
-		s, at := h.Subscribe("", "", "")
+		s, at := h.Subscribe(Selection{}, "")
 		h.Unsubscribe(s)
 		time.Sleep(keepReading - time.Second)
-		s, again := h.Subscribe("", "", at)
+		s, again := h.Subscribe(Selection{}, at)
 		if again != at {
 			t.Errorf("resumed at %s, want %s", again, at)
 		}
@@ -285,7 +328,7 @@ func TestATagIsReadForItsStreams(t *testing.T) {
 			t.Error("a stream that resumes has missed nothing while its pool was not read")
 		}
 		all := sub(h, "", "")
-		gpu, at := h.Subscribe("", "gpu", "")
+		gpu, at := h.Subscribe(Selection{Tag: "gpu"}, "")
 		want("for all", "", "db", "gpu")
 		h.Unsubscribe(gpu)
 		time.Sleep(keepReading + time.Second)
