@@ -99,8 +99,8 @@ type etcdMember struct {
 	s      config.Settings
 	log    hclog.Logger
 	cancel context.CancelFunc
-	// serves is closed when the member serves, and ended when it has ended; err is then the reason,
-	// or nil if it was stopped.
+	// serves is closed when the member serves clients of its cluster, and ended when it has ended; err is
+	// then the reason, or nil if it was stopped.
 	serves, ended chan struct{}
 	err           error
 	host          hostOfServer
@@ -145,7 +145,6 @@ func (m *etcdMember) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	close(m.serves)
 	self := founding.Self
 	var completing sync.WaitGroup
 	completed, cancel := context.WithCancel(ctx)
@@ -156,6 +155,11 @@ func (m *etcdMember) run(ctx context.Context) error {
 		}
 	})
 	completing.Go(func() { m.complete(completed, etcd.ID(), self.PeerURL) })
+	completing.Go(func() {
+		if m.awaitVote(completed, etcd.IsLearner) {
+			close(m.serves)
+		}
+	})
 	select {
 	case <-ctx.Done():
 	case err = <-etcd.Err():
@@ -167,6 +171,38 @@ func (m *etcdMember) run(ctx context.Context) error {
 	return errors.Join(err, etcd.Close())
 }
 
+const (
+	// learnerPatience is how long the sidecar and the coordinator of a learner wait for its vote. Then they
+	// start, and use the other members.
+	learnerPatience = 2 * time.Minute
+	// voteEvery is the interval between checks whether a learner has a vote.
+	voteEvery = 50 * time.Millisecond
+)
+
+// awaitVote waits until the member is not a learner, which serves no clients, but not longer than
+// learnerPatience. It returns false if ctx has ended.
+func (m *etcdMember) awaitVote(ctx context.Context, isLearner func() bool) bool {
+	if !isLearner() {
+		return true
+	}
+	m.log.Info("this server is a learner: its sidecar and coordinator start when it has the data of the cluster, and a vote", "at_most", learnerPatience)
+	tick := time.NewTicker(voteEvery)
+	defer tick.Stop()
+	patience := time.NewTimer(learnerPatience)
+	defer patience.Stop()
+	for isLearner() {
+		select {
+		case <-tick.C:
+		case <-patience.C:
+			m.log.Warn("this server is still a learner: its sidecar and coordinator use the etcd of the other servers")
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
 // complete finishes joining the cluster, and then watches its members.
 func (m *etcdMember) complete(ctx context.Context, id uint64, peerURL string) {
 	client := m.dial(ctx)
@@ -174,9 +210,9 @@ func (m *etcdMember) complete(ctx context.Context, id uint64, peerURL string) {
 		return
 	}
 	defer client.Close()
-	err := client.Complete(ctx, id, peerURL, func(err error) { m.log.Info("this member is still a learner", "error", err) })
+	err := client.Complete(ctx, id, peerURL, func(err error) { m.log.Info("this server can't finish joining the cluster yet", "error", err) })
 	if err != nil && ctx.Err() == nil {
-		m.log.Error("this member cannot finish joining the cluster", "error", err)
+		m.log.Error("this server cannot finish joining the cluster", "error", err)
 	}
 	m.compare(ctx, client)
 }
@@ -293,13 +329,12 @@ func (m *etcdMember) begin(ctx context.Context, founding *cluster.Founding, dir 
 	return begin, err
 }
 
-// await waits until the member serves, and returns the name of the host.
+// await waits until the member serves, and returns the name of the host. If the member has ended, the server
+// ends, and ctx with it.
 func (m *etcdMember) await(ctx context.Context) (host string, err error) {
 	select {
 	case <-m.serves:
 		return m.host.name(ctx)
-	case <-m.ended:
-		return "", errors.New("etcd has ended")
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
@@ -313,7 +348,11 @@ func (m *etcdMember) runCandidate(cfg sidecar.Config) *process {
 			if ctx.Err() != nil || m.hasEnded() { // the server ends
 				return nil
 			}
-			cfg.Logger.Error("the coordinator has ended, and starts again; etcd continues", "error", err, "retry", againEvery)
+			if problem.CodeOf(err) == problem.EtcdUnavailable {
+				cfg.Logger.Warn("the coordinator can't start yet, and tries again", "error", err, "retry", againEvery)
+			} else {
+				cfg.Logger.Error("the coordinator has ended, and starts again; etcd continues", "error", err, "retry", againEvery)
+			}
 			select {
 			case <-time.After(againEvery):
 			case <-m.ended:

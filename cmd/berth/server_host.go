@@ -85,7 +85,11 @@ func (h *hostOfServer) left(ctx context.Context, host string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := lease.Left(ctx, backend, store.NewKeys(h.s.Prefix), host, sidecar.Instance, token)
+	keys, n := store.NewKeys(h.s.Prefix), 0
+	err = backend.Probe(ctx, keys.Leases(host)) // it tries all members
+	if err == nil {
+		n, err = lease.Left(ctx, backend, keys, host, sidecar.Instance, token)
+	}
 	if err != nil {
 		err = etcdProblem(err)
 	}

@@ -135,16 +135,17 @@ const retryEvery = time.Second
 // Complete finishes the start of a running member: it promotes a learner to a voting member as soon
 // as the learner has the data, and updates the peer address of the member to that of its
 // configuration. It returns when both are done, or ctx has ended. It calls report with errors that
-// may pass.
+// may pass, once for each text, but not while the learner receives the data.
 func (c *Client) Complete(ctx context.Context, id uint64, peerURL string, report func(error)) error {
 	tick := time.NewTicker(retryEvery)
 	defer tick.Stop()
-	for {
+	for last := ""; ; {
 		done, err := c.complete(ctx, id, peerURL)
 		if done || err != nil && !isTransient(err) {
 			return err
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, rpctypes.ErrMemberLearnerNotReady) && err.Error() != last {
+			last = err.Error()
 			report(err)
 		}
 		select {

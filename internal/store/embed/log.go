@@ -6,6 +6,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -23,16 +24,25 @@ type bridge struct {
 	quiet *atomic.Bool
 }
 
-// harmless lists warnings of etcd that do not apply to the way berth uses it.
-var harmless = map[string]bool{
-	"Running http and grpc server on single port. This is not recommended for production.": true,
-	"simple token is not cryptographically signed":                                         true,
+// harmless lists messages of etcd that do not apply to the way berth uses it, or that belong to what works as
+// it should, with a text that their error must contain.
+var harmless = map[string]string{
+	"Running http and grpc server on single port. This is not recommended for production.": "",
+	"simple token is not cryptographically signed":                                         "",
 	// Of a data directory that Config.SocketGroup may enter.
-	"check file permission": true,
+	"check file permission": "",
 	// Of the socket of httpSocket.
-	"scheme is http or unix while key and cert files are present; ignoring key and cert files":           true,
-	"scheme is http or unix while --client-cert-auth is enabled; ignoring client cert auth for this URL": true,
+	"scheme is http or unix while key and cert files are present; ignoring key and cert files":           "",
+	"scheme is http or unix while --client-cert-auth is enabled; ignoring client cert auth for this URL": "",
+	// Of a learner that does not have the data of the cluster yet.
+	"Failed to detect schema version":  noTerm,
+	"failed to update storage version": noTerm,
+	// Of a member that reads the log of a cluster of which a member was replaced.
+	"skipped attributes update of removed member": "",
 }
+
+// noTerm is an error of etcd in a data directory without an entry of the log of raft.
+const noTerm = "missing term information"
 
 // repeats is how often a message is logged in each period of repeatsIn: a member that the others
 // refuse, say, repeats its warnings some 50 times a second. At trace, all are logged.
@@ -99,15 +109,17 @@ func (b *bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	for _, key := range slices.Sorted(maps.Keys(enc.Fields)) {
 		args = append(args, key, enc.Fields[key])
 	}
-	b.log.Log(b.level(entry), entry.Message, args...)
+	b.log.Log(b.level(entry, fmt.Sprint(enc.Fields["error"])), entry.Message, args...)
 	return nil
 }
 
-func (b *bridge) level(entry zapcore.Entry) hclog.Level {
+// level returns the level of an entry with the text of its error.
+func (b *bridge) level(entry zapcore.Entry, cause string) hclog.Level {
+	needs, expected := harmless[entry.Message]
 	switch {
 	case entry.Level > zapcore.ErrorLevel: // etcd gives up
 		return hclog.Error
-	case entry.Level < zapcore.WarnLevel, b.quiet.Load(), harmless[entry.Message]:
+	case entry.Level < zapcore.WarnLevel, b.quiet.Load(), expected && strings.Contains(cause, needs):
 		return hclog.Trace
 	case entry.Level == zapcore.WarnLevel:
 		return hclog.Warn

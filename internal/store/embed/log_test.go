@@ -31,6 +31,19 @@ func TestOnlyWarningsAndErrorsOfEtcdReachTheLog(t *testing.T) {
 	}
 }
 
+func TestAnErrorThatIsHarmlessForALearnerIsLoggedWithAnotherCause(t *testing.T) {
+	out, b := logger(hclog.Debug)
+	l := b.zapLogger(func(error) {})
+	l.Error("failed to update storage version", zap.Error(errors.New("cannot detect storage schema version: missing term information")))
+	if out.Len() > 0 {
+		t.Errorf("the log of a learner without data is\n%s", out)
+	}
+	l.Error("failed to update storage version", zap.Error(errors.New("disk full")))
+	if !strings.Contains(out.String(), "[ERROR] failed to update storage version: error=\"disk full\"") {
+		t.Errorf("the log is\n%s", out)
+	}
+}
+
 func TestWhatEtcdSaysWhileClosingIsQuiet(t *testing.T) {
 	out, b := logger(hclog.Debug)
 	b.quiet.Store(true)

@@ -163,6 +163,12 @@ func (s *Server) Identity() Identity {
 	return id
 }
 
+// IsLearner reports whether this member has no vote yet, so that it serves no clients of its cluster.
+func (s *Server) IsLearner() bool {
+	m := s.etcd.Server.Cluster().Member(s.etcd.Server.MemberID())
+	return m != nil && m.IsLearner
+}
+
 // IsLeader reports whether this member leads its cluster.
 func (s *Server) IsLeader() bool { return s.etcd.Server.Leader() == s.etcd.Server.MemberID() }
 

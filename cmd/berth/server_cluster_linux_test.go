@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// neighbors are servers of one cluster on loopback addresses of their own, in folders of their own.
+type neighbors struct {
+	t       *testing.T
+	dir     string
+	network string
+}
+
+func newNeighbors(t *testing.T) *neighbors {
+	t.Helper()
+	return &neighbors{t, shortDir(t), fmt.Sprintf("127.%d.%d.", 128+rand.IntN(64), rand.IntN(256))}
+}
+
+// cluster is the setting with some servers, each of which has the name of a letter.
+func (n *neighbors) cluster(names string) string {
+	var all []string
+	for _, name := range names {
+		all = append(all, fmt.Sprintf("%c=http://%s%d:7423", name, n.network, name-'a'+1))
+	}
+	return strings.Join(all, ",")
+}
+
+// endpoints are the addresses of etcd of some servers.
+func (n *neighbors) endpoints(names string) string {
+	var all []string
+	for _, name := range names {
+		all = append(all, fmt.Sprintf("%s%d:2379", n.network, name-'a'+1))
+	}
+	return strings.Join(all, ",")
+}
+
+// folder is that of a server.
+func (n *neighbors) folder(name string) string { return filepath.Join(n.dir, name) }
+
+// start starts a server of a cluster of some.
+func (n *neighbors) start(name, cluster string) *serverProcess {
+	n.t.Helper()
+	if err := os.MkdirAll(n.folder(name), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	return startServer(n.t, n.folder(name), "--name", name, "--host", name, "--cluster", n.cluster(cluster)).listens()
+}
+
+func TestAServerThatJoinsAsALearnerLogsNoError(t *testing.T) {
+	t.Parallel()
+	n := newNeighbors(t)
+	a := n.start("a", "a").ready()
+	b := n.start("b", "ab").ready()
+	log, err := os.ReadFile(b.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, "[ERROR]") || strings.Contains(line, "not supported for learner") {
+			t.Errorf("all is well, and it logs %s", line)
+		}
+	}
+	if waits := strings.Count(string(log), "this server is a learner"); waits != 1 {
+		t.Errorf("it logs %d times that it is a learner", waits)
+	}
+	b.end(syscall.SIGTERM)
+	b = n.start("b", "ab").ready()
+	if log, err = os.ReadFile(b.log); err != nil || strings.Count(string(log), "this server is a learner") != 1 {
+		t.Errorf("a member with a vote logs that it is a learner: %v", err)
+	}
+	b.end(syscall.SIGTERM)
+	a.end(syscall.SIGKILL)
+}
+
+func TestALearnerIsNotWaitedForWithoutEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		m := &etcdMember{log: hclog.New(&hclog.LoggerOptions{Output: &log})}
+		begun := time.Now()
+		if !m.awaitVote(t.Context(), func() bool { return true }) || time.Since(begun) != learnerPatience {
+			t.Errorf("the sidecar of a learner starts after %s", time.Since(begun))
+		}
+		if !strings.Contains(log.String(), "[WARN]  this server is still a learner") {
+			t.Errorf("the log is\n%s", &log)
+		}
+		log.Reset()
+		begun = time.Now()
+		if !m.awaitVote(t.Context(), func() bool { return time.Since(begun) < 3*time.Second }) || time.Since(begun) > 3*time.Second+voteEvery {
+			t.Errorf("the sidecar starts %s after the start of a server that has a vote after 3s", time.Since(begun))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if m.awaitVote(ctx, func() bool { return true }) {
+			t.Error("a server that ends serves as a learner")
+		}
+	})
+}
