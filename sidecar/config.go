@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/sidecar/server"
 )
@@ -34,6 +35,9 @@ type Config struct {
 	// Await is called before the first request to etcd, and returns when etcd may answer, with the
 	// name of the host to use; nil does not wait, and uses that of Options.
 	Await func(context.Context) (host string, err error)
+	// Waits returns what Await waits for, nil if it does not wait. Requests are refused with it, and
+	// /readyz shows it. Without Waits, they say only that etcd has not answered yet.
+	Waits func() *problem.Error
 	// Persist has [Server.Run] try again when it can't begin, for example because another process has
 	// the name of the host. Meanwhile /readyz has the reason. Otherwise only a failure of etcd is waited
 	// for.

@@ -205,6 +205,11 @@ func (a *apiServer) ready() (*session, error) {
 	if why := a.stopping.Load(); why != nil {
 		return nil, why
 	}
+	if a.cfg.Waits != nil {
+		if why := a.cfg.Waits(); why != nil {
+			return nil, why
+		}
+	}
 	return nil, a.missing.Load()
 }
 

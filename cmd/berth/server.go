@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -66,7 +68,7 @@ func serveServer(r *request) error {
 	cfg.Options.StateDir = filepath.Join(s.DataDir, stateFolder)
 	cfg.DrainTimeout = drainTimeout(r.Duration(drainFlagName))
 	etcd := startMember(s, log)
-	cfg.Await, cfg.Persist = etcd.await, true
+	cfg.Await, cfg.Waits, cfg.Persist = etcd.await, etcd.waits.Load, true
 	err = serveHost(r, s, cfg, true, etcd, func(at addresses) string {
 		return fmt.Sprintf("berth server %s of host %s at %s, with etcd at %s", s.Name, s.Host, at, at.Etcd)
 	})
@@ -104,6 +106,8 @@ type etcdMember struct {
 	serves, ended chan struct{}
 	err           error
 	host          hostOfServer
+	// waits is what the member waits for; nil once it serves.
+	waits atomic.Pointer[problem.Error]
 }
 
 // startMember starts the member in the background, since it may have to wait for other members.
@@ -113,6 +117,7 @@ func startMember(s config.Settings, log hclog.Logger) *etcdMember {
 		s: s, log: log.Named("member"), cancel: cancel, serves: make(chan struct{}), ended: make(chan struct{}),
 		host: hostOfServer{s: s, log: log},
 	}
+	m.waitsFor("etcd is starting")
 	go func() {
 		defer close(m.ended)
 		err := m.run(ctx)
@@ -122,6 +127,11 @@ func startMember(s config.Settings, log hclog.Logger) *etcdMember {
 		m.err = m.fault(err)
 	}()
 	return m
+}
+
+// waitsFor records what the member waits for.
+func (m *etcdMember) waitsFor(what string) {
+	m.waits.Store(problem.New(problem.EtcdUnavailable, "%s", what))
 }
 
 // fault names the setting because of which the member can't start. If clients and members have the same
@@ -157,6 +167,7 @@ func (m *etcdMember) run(ctx context.Context) error {
 	completing.Go(func() { m.complete(completed, etcd.ID(), self.PeerURL) })
 	completing.Go(func() {
 		if m.awaitVote(completed, etcd.IsLearner) {
+			m.waits.Store(nil)
 			close(m.serves)
 		}
 	})
@@ -185,6 +196,7 @@ func (m *etcdMember) awaitVote(ctx context.Context, isLearner func() bool) bool 
 	if !isLearner() {
 		return true
 	}
+	m.waitsFor("this server is a learner: it waits until it has the data of the cluster, and a vote ('berth cluster status')")
 	m.log.Info("this server is a learner: its sidecar and coordinator start when it has the data of the cluster, and a vote", "at_most", learnerPatience)
 	tick := time.NewTicker(voteEvery)
 	defer tick.Stop()
@@ -271,7 +283,7 @@ func (m *etcdMember) founding() (*cluster.Founding, error) {
 		return nil, err
 	}
 	self, others := membersOf(m.s)
-	return &cluster.Founding{Self: self, Others: others, Listen: m.s.EtcdListen, TLS: tls, Username: m.s.User, Password: m.s.Password.Reveal(), Log: m.log}, nil
+	return &cluster.Founding{Self: self, Others: others, Listen: m.s.EtcdListen, TLS: tls, Username: m.s.User, Password: m.s.Password.Reveal(), Waits: m.waitsFor, Log: m.log}, nil
 }
 
 // start starts etcd with the data in the data directory or, if there is none, as a member of a
@@ -296,7 +308,7 @@ func (m *etcdMember) start(ctx context.Context, founding *cluster.Founding) (_ *
 	if cfg.Dir, err = embed.OpenDataDir(cfg.DataDir); err != nil {
 		return nil, err
 	}
-	begin, err := m.begin(ctx, founding, cfg.Dir)
+	begin, others, err := m.begin(ctx, founding, cfg.Dir)
 	if err != nil {
 		return nil, errors.Join(err, cfg.Dir.Close())
 	}
@@ -304,11 +316,20 @@ func (m *etcdMember) start(ctx context.Context, founding *cluster.Founding) (_ *
 	if !s.Alone() {
 		cfg.Members = begin.Members
 	}
+	m.waitsFor("etcd is starting")
+	starting, started := context.WithCancel(ctx)
+	var task sync.WaitGroup
+	defer task.Wait()
+	defer started()
+	if len(others) > 0 {
+		task.Go(func() { founding.Majority(starting, others) })
+	}
 	return embed.Start(ctx, cfg)
 }
 
-// begin returns how the member begins with a data directory.
-func (m *etcdMember) begin(ctx context.Context, founding *cluster.Founding, dir *embed.DataDir) (cluster.Start, error) {
+// begin returns how the member begins with a data directory, and the other members of a cluster that it can't
+// start without.
+func (m *etcdMember) begin(ctx context.Context, founding *cluster.Founding, dir *embed.DataDir) (_ cluster.Start, others []cluster.Member, err error) {
 	if dir.HasData() {
 		data, err := dir.Identity()
 		if err == nil && m.s.Alone() && len(data.Members) > 1 {
@@ -317,7 +338,7 @@ func (m *etcdMember) begin(ctx context.Context, founding *cluster.Founding, dir 
 		if err == nil {
 			err = founding.CheckData(ctx, data)
 		}
-		return founding.Together(), err
+		return founding.Together(), othersOf(data), err
 	}
 	begin, err := founding.Run(ctx)
 	if err != nil {
@@ -326,7 +347,20 @@ func (m *etcdMember) begin(ctx context.Context, founding *cluster.Founding, dir 
 	if err == nil {
 		err = dir.Clear()
 	}
-	return begin, err
+	if !begin.Joins {
+		others = founding.Others
+	}
+	return begin, others, err
+}
+
+// othersOf returns the other members of the cluster whose data a member has.
+func othersOf(data embed.Identity) (all []cluster.Member) {
+	for _, m := range data.Members {
+		if m.ID != data.MemberID && len(m.PeerURLs) > 0 {
+			all = append(all, cluster.Member{Name: cmp.Or(m.Name, "a member"), PeerURL: m.PeerURLs[0]})
+		}
+	}
+	return all
 }
 
 // await waits until the member serves, and returns the name of the host. If the member has ended, the server

@@ -108,3 +108,44 @@ func TestALearnerIsNotWaitedForWithoutEnd(t *testing.T) {
 		}
 	})
 }
+
+func TestServersSayWhichOthersTheyWaitFor(t *testing.T) {
+	t.Parallel()
+	n := newNeighbors(t)
+	all := map[string]*serverProcess{"a": n.start("a", "abc"), "b": n.start("b", "abc")}
+	says := func(name string, texts ...string) {
+		t.Helper()
+		why := ""
+		all[name].until(fmt.Sprintf("%s says %q", name, texts), func() bool {
+			why = all[name].notReady()
+			for _, text := range texts {
+				if !strings.Contains(why, text) {
+					return false
+				}
+			}
+			return true
+		})
+		t.Logf("%s: %s", name, why)
+	}
+	// A cluster forms when all run.
+	says("a", "or forms one when all 3 servers in the setting cluster run. It waits for c at http://"+n.network+"3:2379 (", "refused)")
+	says("b", "It waits for c at ")
+	all["c"] = n.start("c", "abc")
+	for _, s := range all {
+		s.ready()
+	}
+	for name, s := range all {
+		s.end(syscall.SIGKILL)
+		delete(all, name)
+	}
+	// Later, it works when two of three run.
+	all["a"] = n.start("a", "abc")
+	says("a", "etcd waits until 2 of its 3 members run. These do not answer: ", "b at http://"+n.network+"2:7423 (", "c at http://"+n.network+"3:7423 (", "refused)")
+	all["c"] = n.start("c", "abc")
+	for _, s := range all {
+		s.ready()
+	}
+	for _, s := range all {
+		s.end(syscall.SIGKILL)
+	}
+}

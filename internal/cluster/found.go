@@ -21,6 +21,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // Member is a server that belongs to a cluster.
@@ -44,7 +45,16 @@ type Founding struct {
 	// cluster with users. They are empty if etcd has no users, or if the certificate names the
 	// user.
 	Username, Password string
-	Log                hclog.Logger
+	// Waits, if not nil, is called with what the server waits for, whenever that was checked.
+	Waits func(what string)
+	Log   hclog.Logger
+}
+
+// wait passes on what the server waits for.
+func (f *Founding) wait(what string) {
+	if f.Waits != nil {
+		f.Waits(what)
+	}
 }
 
 // Start describes how a server starts etcd.
@@ -80,6 +90,9 @@ type foundingState struct {
 	Empty []string `json:"empty"`
 	Ready []string `json:"ready"`
 }
+
+// errNotAsked is the first answer of a member.
+var errNotAsked = errors.New("not asked yet")
 
 // errServes is returned for a member that serves etcd, and so has data.
 var errServes = errors.New("it serves etcd")
@@ -177,7 +190,11 @@ func (p *attempt) run(ctx context.Context) (Start, error) {
 	defer tick.Stop()
 	var reminded time.Time
 	last := map[string]error{}
+	for _, m := range p.f.Others {
+		last[m.Name] = errNotAsked
+	}
 	for {
+		p.f.wait(p.missing(last))
 		var serves []Member
 		for _, m := range p.f.Others {
 			err := p.ask(ctx, m)
@@ -191,7 +208,7 @@ func (p *attempt) run(ctx context.Context) (Start, error) {
 			if err == nil || errors.As(err, new(*problem.Error)) { // a problem that only the operator can solve
 				return start, err
 			}
-			last[serves[0].Name] = err
+			last[serves[0].Name] = &joinError{serves[0].Name, err}
 		} else if p.complete(last) {
 			p.f.Log.Info("forming a new cluster", "members", strings.Join(p.f.members(), ","))
 			return p.f.Together(), nil
@@ -217,6 +234,43 @@ func (p *attempt) complete(last map[string]error) bool {
 		return !p.ready[m.Name] || !p.all[m.Name] && last[m.Name] == nil
 	})
 }
+
+// missing returns what the server waits for, after some answers.
+func (p *attempt) missing(last map[string]error) string {
+	all := text.Count(len(p.f.Others)+1, "server")
+	var missing []string
+	for _, m := range p.f.Others {
+		if joins := (*joinError)(nil); errors.As(last[m.Name], &joins) {
+			return "this server has no data, and " + joins.Error()
+		}
+		if err := last[m.Name]; err != nil {
+			missing = append(missing, fmt.Sprintf("%s at %s (%s)", m.Name, m.ClientURL, brief(err)))
+		}
+	}
+	if len(missing) == 0 {
+		return "all " + all + " in the setting cluster run, none has data, and they are forming a cluster"
+	}
+	return "this server has no data: it joins a cluster that it finds, or forms one when all " + all + " in the setting cluster run. It waits for " + strings.Join(missing, ", ")
+}
+
+// brief returns the text of an error without the address that was dialed.
+func brief(err error) string {
+	if refused := syscall.Errno(0); errors.As(err, &refused) {
+		return refused.Error()
+	}
+	return err.Error()
+}
+
+// joinError is why a server can't join the cluster of a member yet.
+type joinError struct {
+	of  string
+	err error
+}
+
+func (e *joinError) Error() string {
+	return fmt.Sprintf("can't join the cluster of %s yet: %s", e.of, rootOf(e.err))
+}
+func (e *joinError) Unwrap() error { return e.err }
 
 // waits returns the last answers of the other members, as pairs for the log.
 func (p *attempt) waits(last map[string]error) []any {
@@ -292,25 +346,8 @@ func (p *attempt) get(parent context.Context, m Member) (s foundingState, err er
 // others, which were stopped before they formed it. At its peer address, etcd lists the members of
 // the configuration, none of which has ever run.
 func (p *attempt) hasFounded(ctx context.Context, m Member) (s foundingState, ok bool) {
-	transport := &http.Transport{DisableKeepAlives: true}
-	if p.f.TLS != nil {
-		transport.TLSClientConfig = p.f.TLS()
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.PeerURL+"/members", nil)
+	all, err := p.f.listed(ctx, m)
 	if err != nil {
-		return s, false
-	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return s, false
-	}
-	defer resp.Body.Close()
-	var all []struct {
-		Name       string   `json:"name"`
-		PeerURLs   []string `json:"peerURLs"`
-		ClientURLs []string `json:"clientURLs"`
-	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxFounding)).Decode(&all); err != nil || resp.StatusCode != http.StatusOK {
 		return s, false
 	}
 	var members []string
@@ -323,6 +360,35 @@ func (p *attempt) hasFounded(ctx context.Context, m Member) (s foundingState, ok
 	slices.Sort(members)
 	names := make([]string, len(p.f.Others)) // it knew that all members know that none has data
 	return foundingState{Name: m.Name, Members: members, Empty: names, Ready: names}, slices.Equal(members, p.f.members())
+}
+
+// listedMember is a member as etcd lists it for the other members.
+type listedMember struct {
+	Name       string   `json:"name"`
+	PeerURLs   []string `json:"peerURLs"`
+	ClientURLs []string `json:"clientURLs"`
+}
+
+// listed returns the members that a member lists at its peer address. It does so even without a majority.
+func (f *Founding) listed(ctx context.Context, m Member) (all []listedMember, err error) {
+	transport := &http.Transport{DisableKeepAlives: true}
+	if f.TLS != nil {
+		transport.TLSClientConfig = f.TLS()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.PeerURL+"/members", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return nil, unwrapped(err)
+	}
+	defer resp.Body.Close()
+	err = json.NewDecoder(io.LimitReader(resp.Body, maxFounding)).Decode(&all)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it does not answer like etcd: status %d", resp.StatusCode)
+	}
+	return all, nil
 }
 
 // servesEtcd returns errServes if a member answers like etcd. Otherwise it returns why, the error
