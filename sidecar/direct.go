@@ -23,6 +23,8 @@ type endpoints struct {
 	direct map[string]direct // by pattern
 	// needs is what endpoints need of their callers, by pattern.
 	needs map[string]access.Need
+	// mayOwn is [owners.mayOwn].
+	mayOwn func(r *http.Request, pattern string, need access.Need) error
 }
 
 // direct answers a request, or reports false if huma is to do that. The answer is the same.
@@ -42,8 +44,8 @@ func (m *endpoints) HandleFunc(pattern string, handler func(http.ResponseWriter,
 }
 
 // permit refuses a request whose caller does not have what the endpoint needs: the role, for the pool
-// or the queue in the path if there is one. What else the role must be for, and whose the object is of a
-// caller that can own one, the endpoint checks.
+// or the queue in the path if there is one, or the object in the path as its own. What else the role must
+// be for, the endpoint checks; also whose the object is, if the request has no body.
 func (m *endpoints) permit(r *http.Request) error {
 	_, pattern := m.Handler(r)
 	need, ok := m.needs[pattern]
@@ -54,10 +56,13 @@ func (m *endpoints) permit(r *http.Request) error {
 		return err
 	}
 	if need.Own {
-		if access.Of(r.Context()).Authenticated() || r.Header.Get(api.ClientTokenHeader) != "" {
+		switch id := access.Of(r.Context()); {
+		case !id.Authenticated() && r.Header.Get(api.ClientTokenHeader) == "":
+			return access.Allow(r.Context(), need.Role) // it can show nothing to be its own
+		case r.ContentLength == 0 || id.Grants.Allow(need.Role, access.Everything):
 			return nil
 		}
-		return access.Allow(r.Context(), need.Role) // it can show nothing to be its own
+		return m.mayOwn(r, pattern, need)
 	}
 	part := map[access.On]string{access.OnPools: "{pool}", access.OnQueues: "{queue}"}[need.On]
 	if name := inPath(r, pattern, part); part != "" && name != "" {

@@ -2,7 +2,9 @@ package sidecar_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -86,6 +88,100 @@ func (r *running) sendTCP(method, path, body string, headers ...string) answer {
 		req.Header.Set(headers[i], headers[i+1])
 	}
 	return r.roundTrip(&http.Transport{DisableKeepAlives: true}, req)
+}
+
+// The owner of a claim, a run or an attempt needs no role. Whether a caller is the owner is known from
+// the path, before it is asked for the body.
+func TestTheBodyIsNotReadOfACallerThatIsNotTheOwner(t *testing.T) {
+	var tokens access.Tokens
+	grants := map[string][]string{
+		"nothing": nil, "views": {"view"}, "claims": {"claim"}, "operates": {"operate:other"}, "executes": {"execute:other"},
+		ownerSet: {"claim", "submit", "execute:db"},
+	}
+	for name, roles := range grants {
+		if err := tokens.Add(accesstest.Tokens(name, name+"-secret", roles...)().List[0], time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := &matrix{dock: led(t, 1000, func(c *sidecar.Config) {
+		c.Policy, c.Tokens = access.Policy{}, func() access.Tokens { return tokens }
+	})}
+	owner := &caller{name: ownerSet, token: ownerSet + "-secret", client: &http.Client{Transport: &http.Transport{}}}
+	m.callers = []*caller{owner}
+	m.connect(m.base)
+	status := func(n need, parts map[string]string, header string) string {
+		t.Helper()
+		path := n.path + parts["query"]
+		for part, value := range parts {
+			path = strings.ReplaceAll(path, part, value)
+		}
+		c := m.conn()
+		if _, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: 60\r\n\r\n", n.method, path, header); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if err := errors.Join(err, c.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(line)[1]
+	}
+	// An executor shows with the fence of its attempt, in the body, that it had the attempt once.
+	reports := map[string]bool{"heartbeat-run": true, "finish-run": true, "renew-step": true, "finish-step": true}
+	for _, n := range readNeeds(t) {
+		if !n.owner {
+			continue
+		}
+		t.Run(n.op, func(t *testing.T) {
+			parts := m.made(t, owner, n.op)
+			for name, roles := range grants {
+				set, err := access.ParseGrants(roles)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := "403"
+				if name == ownerSet || n.allows(set) || name == "executes" && reports[n.op] {
+					want = "100"
+				}
+				if got := status(n, parts, "Authorization: Bearer "+name+"-secret"); got != want {
+					t.Errorf("%s %s by %s, without the body: %s, want %s", n.method, n.path, name, got, want)
+				}
+			}
+			if got := status(n, parts, "Berth-Client-Token: guessed"); got != "401" {
+				t.Errorf("%s %s with a client token of another claim, without the body: %s, want 401", n.method, n.path, got)
+			}
+			for _, id := range []string{"unknown", "NO%20id"} {
+				parts := maps.Clone(parts)
+				parts["{id}"], parts["query"] = id, strings.ReplaceAll(parts["query"], parts["{id}"], id)
+				if got := status(n, parts, "Authorization: Bearer nothing-secret"); got != "403" {
+					t.Errorf("%s %s about %s, without the body: %s, want 403", n.method, n.path, id, got)
+				}
+			}
+		})
+	}
+}
+
+func TestTheFormOfACallerThatMayOperateNoPoolIsNotRead(t *testing.T) {
+	var tokens access.Tokens
+	for name, roles := range map[string][]string{"submits": {"view", "submit", "claim"}, "operates": {"operate:other"}} {
+		if err := tokens.Add(accesstest.Tokens(name, name+"-secret", roles...)().List[0], time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := single(t, func(c *sidecar.Config) {
+		c.Policy, c.Tokens = access.Policy{}, func() access.Tokens { return tokens }
+	})
+	for action, want := range map[string]string{"pause": "403", "resume": "403", "limit": "403", "delete": "403", "none": "403", "cancel": "100", "retry": "100", "revoke": "100"} {
+		for name, want := range map[string]string{"submits": want, "operates": "100"} {
+			c := r.conn()
+			if _, err := fmt.Fprintf(c, "POST /actions/%s HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\nAuthorization: Bearer %s-secret\r\nContent-Type: application/x-www-form-urlencoded\r\nExpect: 100-continue\r\nContent-Length: 60\r\n\r\n", action, name); err != nil {
+				t.Fatal(err)
+			}
+			status, err := bufio.NewReader(c).ReadString('\n')
+			if err := errors.Join(err, c.Close()); err != nil || !strings.HasPrefix(status, "HTTP/1.1 "+want+" ") {
+				t.Errorf("%s by %s, without the form: %q, %v, want %s", action, name, status, err, want)
+			}
+		}
+	}
 }
 
 // A caller that may not do something learns nothing of what the server makes of the request.

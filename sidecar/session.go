@@ -170,6 +170,13 @@ func newAPI(cfg *Config, m *metrics) (*apiServer, error) {
 	a.watching = newWatching(m.http, maxWatching)
 	a.reads = newReads(m.http)
 	a.missing.Store(problem.New(problem.EtcdUnavailable, "etcd has not answered yet"))
+	a.mux.mayOwn = func(r *http.Request, pattern string, need access.Need) error {
+		s, err := a.ready()
+		if err != nil {
+			return err
+		}
+		return owners{a, s, need}.mayOwn(r, pattern)
+	}
 	h := humago.New(a.mux, api.Config(cfg.Options.Version))
 	a.registerClaims(h)
 	a.registerPools(h)

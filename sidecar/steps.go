@@ -44,10 +44,11 @@ func (in *stepBodyInput) id() store.StepID {
 	return store.StepID{Run: in.ID, Step: in.Step, Index: in.Index}
 }
 
-// mayReadInstance is [session.mayRead]; the executor of the instance may read it, too.
+// mayReadInstance is [session.mayRead]; the executor of the instance may read it, too. The id can also be
+// that of a run.
 func (s *session) mayReadInstance(ctx context.Context, id store.StepID) error {
 	refused := s.mayRead(ctx, id.Run)
-	if refused == nil || !access.Of(ctx).Authenticated() {
+	if refused == nil || id.Step == "" || !access.Of(ctx).Authenticated() {
 		return refused
 	}
 	if i, err := s.steps.Get(ctx, id); err == nil && i.Executor != nil && access.Of(ctx).Is(i.Executor.By) {

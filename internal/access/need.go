@@ -30,7 +30,7 @@ type Need struct {
 }
 
 // Check returns nil if the caller may have the need, as far as that is known before the object
-// is: the role for anything at all. Owners are checked by the operation.
+// is: the role for anything at all. Owners are checked with the object.
 func (n Need) Check(ctx context.Context) error {
 	if n.Open || n.Own {
 		return nil

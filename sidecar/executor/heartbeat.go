@@ -90,6 +90,18 @@ func (x *Executors) executorOf(e *Executor) *run.Executor {
 	return record{run: e.run, step: e.step}.executor()
 }
 
+// IsOf reports whether this server knows that an identity has the attempt of a run or a step instance.
+func (x *Executors) IsOf(id store.StepID, who access.Identity) bool {
+	x.mu.Lock()
+	e := x.byID[idOf(id)]
+	x.mu.Unlock()
+	if e == nil {
+		return false
+	}
+	by := x.executorOf(e)
+	return by != nil && who.Is(by.By)
+}
+
 // MayReport returns nil if the caller of ctx may report for an executor: it is the identity that
 // started or took the attempt, or an operator of everything. Otherwise it returns the refusal.
 func MayReport(ctx context.Context, e *run.Executor) error {

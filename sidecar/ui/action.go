@@ -22,6 +22,8 @@ const actionTimeout = 20 * time.Second
 
 // action is something that operators do on the pages. A page asks for confirmation first.
 type action struct {
+	// owned means that the owner of the object needs no role.
+	owned bool
 	// confirm says what will happen, to an operator who may do it.
 	confirm func(ctx context.Context, s *Session, o inspect.Operator, q url.Values) (*confirmation, error)
 	// may returns why the sender of a confirmed form may not do it. What else the form says
@@ -43,13 +45,13 @@ type task struct {
 
 // actions are all actions by the last part of their address.
 var actions = map[string]action{
-	"cancel": {confirmOn("Cancel", cancelOf), mayChangeRun, taskOn("canceled", doCancel)},
-	"retry":  {confirmOn("Retry", retryOf), mayChangeRun, taskOn("retried", doRetry)},
-	"pause":  {onPool(pauseOf), mayOperatePool, pausedTask(true)},
-	"resume": {onPool(resumeOf), mayOperatePool, pausedTask(false)},
-	"limit":  {onPool(limitOf), mayOperatePool, limitTask},
-	"delete": {onPool(deleteOf), mayOperatePool, deleteTask},
-	"revoke": {confirmRevoke, mayRevoke, revokeTask},
+	"cancel": {true, confirmOn("Cancel", cancelOf), mayChangeRun, taskOn("canceled", doCancel)},
+	"retry":  {true, confirmOn("Retry", retryOf), mayChangeRun, taskOn("retried", doRetry)},
+	"pause":  {false, onPool(pauseOf), mayOperatePool, pausedTask(true)},
+	"resume": {false, onPool(resumeOf), mayOperatePool, pausedTask(false)},
+	"limit":  {false, onPool(limitOf), mayOperatePool, limitTask},
+	"delete": {false, onPool(deleteOf), mayOperatePool, deleteTask},
+	"revoke": {true, confirmRevoke, mayRevoke, revokeTask},
 }
 
 // actionOf returns the action of an address.
@@ -157,10 +159,11 @@ func (p *Pages) viewAction(ctx context.Context, s *Session, r *http.Request) (*v
 	return &view{Title: c.Question, Data: c}, nil
 }
 
-// Permit refuses a form that its sender may not send, whatever it says: who is not authenticated owns
-// nothing, and needs a role.
+// Permit refuses a form that its sender may not send, whatever it says: it needs a role, unless it may own
+// what the form names. Callers that are not authenticated own nothing.
 func Permit(r *http.Request) error {
-	if r.Method != http.MethodPost || !strings.HasPrefix(r.URL.Path, actionsPath+"/") || access.Of(r.Context()).Authenticated() {
+	name, acts := strings.CutPrefix(r.URL.Path, actionsPath+"/")
+	if r.Method != http.MethodPost || !acts || actions[name].owned && access.Of(r.Context()).Authenticated() {
 		return nil
 	}
 	return access.Allow(r.Context(), access.Operate)
