@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/berthhq/berth/internal/own"
 )
 
 const (
@@ -28,7 +30,23 @@ func EtcdSocket(dataDir string) string { return filepath.Join(dataDir, EtcdFolde
 
 // onSockets reports whether all endpoints are unix sockets, which need no TLS.
 func (s *Settings) onSockets() bool {
-	return len(s.Endpoints) > 0 && !slices.ContainsFunc(s.Endpoints, func(e string) bool { return !strings.HasPrefix(e, unixScheme) })
+	return len(s.Endpoints) > 0 && !slices.ContainsFunc(s.Endpoints, func(e string) bool { return !isSocketURL(e) })
+}
+
+// isSocketURL reports whether an endpoint is a unix socket.
+func isSocketURL(endpoint string) bool { return strings.HasPrefix(endpoint, unixScheme) }
+
+// dialEndpoint connects to an endpoint, but to no socket that another user may have made in the place of
+// etcd's.
+func dialEndpoint(ctx context.Context, address string) (net.Conn, error) {
+	path, ok := strings.CutPrefix(address, unixScheme)
+	if !ok {
+		return connect(ctx, "tcp", address)
+	}
+	if err := own.Socket(path); err != nil {
+		return nil, err
+	}
+	return connect(ctx, "unix", path)
 }
 
 // findEtcd says where etcd is if no endpoints were given. A server knows its own etcd.

@@ -111,3 +111,37 @@ func TestASocketThatAKilledServerHasLeftIsNamed(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 }
+
+func TestNoSocketOfAnotherUserInASharedFolderIsTakenForEtcd(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files to other users")
+	}
+	dir := t.TempDir()
+	if err := os.Chmod(dir, os.ModeSticky|0o777); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "s")
+	listenAt(t, "unix", path)
+	s := Settings{Endpoints: []string{unixScheme + path}}
+	connected := func() error {
+		dial := s.Dial()
+		if dial == nil {
+			return nil // etcd's client connects to any socket
+		}
+		conn, err := dial(t.Context(), unixScheme+path)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	}
+	if err := connected(); err != nil {
+		t.Errorf("a socket of its own: %v", err)
+	}
+	if err := os.Lchown(path, 65533, 65533); err != nil {
+		t.Fatal(err)
+	}
+	if err := connected(); err == nil || !strings.Contains(err.Error(), "belongs to user ") {
+		t.Errorf("a socket of another user: %v", err)
+	}
+}

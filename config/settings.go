@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 )
@@ -96,12 +97,15 @@ type Settings struct {
 }
 
 // Dial returns how to connect to etcd. If Endpoints were not given, that finds the etcd of this machine.
-// Nil means that there is nothing to find.
+// Nil means that there is nothing to find, and no socket to check.
 func (s Settings) Dial() func(ctx context.Context, address string) (net.Conn, error) {
-	if s.finder == nil {
-		return nil
+	switch {
+	case s.finder != nil:
+		return s.finder.dial
+	case slices.ContainsFunc(s.Endpoints, isSocketURL):
+		return dialEndpoint
 	}
-	return s.finder.dial
+	return nil
 }
 
 // String lists the settings as a settings file would, without the secrets.

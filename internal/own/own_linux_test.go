@@ -98,6 +98,19 @@ func TestAFolderOfAnotherUserIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
+	below := folder(t, 0o700, theirs, "below")
+	sticky := folder(t, fs.ModeSticky|0o755, base, "sticky")
+	give(t, sticky)
+	for _, dir := range []string{below, filepath.Join(theirs, "none"), filepath.Join(below, "none"), filepath.Join(sticky, "none")} {
+		for check, of := range map[string]func(string) error{"state": Folder, "a socket": SocketFolder} {
+			if err := of(dir); err == nil || !strings.Contains(err.Error(), "can replace what is in it") {
+				t.Errorf("%s, whose owner can replace what is in it, for %s: %v", dir, check, err)
+			}
+		}
+	}
+	if err := SocketFolder(theirs); err == nil {
+		t.Error("a socket in it")
+	}
 	shared := folder(t, 0o770, base, "shared")
 	if err := os.Chown(shared, 0, other); err != nil {
 		t.Fatal(err)

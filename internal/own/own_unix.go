@@ -100,8 +100,11 @@ func walk(dir string, last func(string, fs.FileInfo) error) error {
 	return nil
 }
 
-// checkParent returns why others can replace what is in a folder.
+// checkParent returns why others can replace what is in a folder. Its owner can, whatever its mode is.
 func checkParent(dir string, info fs.FileInfo) error {
+	if !isOwn(info) {
+		return fmt.Errorf("%s belongs to %s, who can replace what is in it: choose a folder elsewhere, or run berth as that user", dir, ownerOf(info))
+	}
 	if mode := info.Mode(); mode&othersWrite != 0 && mode&fs.ModeSticky == 0 && !isVolume(dir, info) {
 		return fmt.Errorf("all users may replace what is in %s (mode %04o): run chmod o-w %s, or choose another folder", dir, mode.Perm(), dir)
 	}
