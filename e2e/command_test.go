@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -16,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/berthhq/berth/internal/testlog"
 )
 
 // buildDir holds the real berth, once it is built.
@@ -46,8 +49,8 @@ type command struct {
 	t    testing.TB
 	name string
 	cmd  *exec.Cmd
-	out  output
-	err  output
+	out  testlog.Buffer // what it has written so far
+	err  testlog.Buffer
 	done chan struct{} // closed when it has ended
 }
 
@@ -57,57 +60,40 @@ func berthCommand(t testing.TB, etcd string, env []string, args ...string) *comm
 	return berthCommandIn(t, nil, etcd, env, args...)
 }
 
-// output is what a command has written so far. It can be read while the command runs.
-type output struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
-func (o *output) Len() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Len()
-}
-
 // berthCommandIn is berthCommand with a program and its arguments that start berth.
 func berthCommandIn(t testing.TB, by []string, etcd string, env []string, args ...string) *command {
 	t.Helper()
+	c := &command{t: t, name: strings.Join(args, " ")}
+	c.start(by, etcd, env, &c.out, args...)
+	return c
+}
+
+// start starts berth, by a program and its arguments if there are any. It is killed with the test at
+// last.
+func (c *command) start(by []string, etcd string, env []string, stdout io.Writer, args ...string) {
+	c.t.Helper()
 	path, err := binary()
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	line := append(append(slices.Clone(by), path), args...)
-	c := &command{t: t, name: strings.Join(args, " "), cmd: exec.Command(line[0], line[1:]...), done: make(chan struct{})}
+	c.cmd, c.done = exec.Command(line[0], line[1:]...), make(chan struct{})
 	c.cmd.Env = append(append(os.Environ(), env...), "BERTH_ENDPOINTS="+etcd)
-	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.err
+	c.cmd.Stdout, c.cmd.Stderr = stdout, &c.err
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	go func() {
 		defer close(c.done)
 		_ = c.cmd.Wait() // the exit code tells
 	}()
-	t.Cleanup(func() {
-		_ = c.cmd.Process.Kill()
-		<-c.done
-		if t.Failed() {
-			t.Logf("%s: %s%s", c.name, c.out.String(), c.err.String())
+	c.t.Cleanup(func() {
+		c.kill()
+		if c.t.Failed() {
+			c.t.Logf("%s: %s%s", c.name, &c.out, &c.err)
 		}
 	})
-	return c
 }
 
 // code waits for the end, and returns the exit code; -1 after a signal.
@@ -194,29 +180,12 @@ func launchSidecar(t testing.TB, by []string, etcd, host, dir string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &command{t: t, name: "sidecar " + host, done: make(chan struct{})}
-	line := append(slices.Clone(by), path, "sidecar", "--host", host, "--listen", "127.0.0.1:0",
+	c := &command{t: t, name: "sidecar " + host}
+	c.start(by, etcd, nil, out, "sidecar", "--host", host, "--listen", "127.0.0.1:0",
 		"--socket", filepath.Join(dir, "berth.sock"), "--state-dir", filepath.Join(dir, "state"), "-o", "json")
-	c.cmd = exec.Command(line[0], line[1:]...)
-	c.cmd.Env = append(os.Environ(), "BERTH_ENDPOINTS="+etcd)
-	c.cmd.Stdout, c.cmd.Stderr = out, &c.err
-	if err := errors.Join(c.cmd.Start(), out.Close()); err != nil {
+	if err := out.Close(); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		defer close(c.done)
-		_ = c.cmd.Wait()
-	}()
-	t.Cleanup(func() {
-		c.kill()
-		if t.Failed() {
-			t.Logf("%s: %s", c.name, c.err.String())
-		}
-	})
 	return &server{command: c}
 }
 

@@ -1,7 +1,6 @@
 package sidecar_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/internal/testlog"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
@@ -37,7 +36,7 @@ type running struct {
 	server *sidecar.Server
 	cfg    sidecar.Config
 	client *client.Client
-	log    *syncBuffer
+	log    *testlog.Buffer
 	doc    *document // checks every answer that raw and client get
 	ended  chan struct{}
 	err    error
@@ -66,7 +65,7 @@ func launch(t testing.TB, cfg sidecar.Config) *running {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	cfg.Registerer, cfg.Gatherer = reg, reg
-	log := newLog(t)
+	log := testlog.New(t)
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Debug})
 	}
@@ -290,35 +289,6 @@ func wantField(t testing.TB, err error, field string) {
 	if !errors.As(err, &p) || p.Code != problem.Invalid || p.Field != field {
 		t.Errorf("%v, want a refusal of %s", err, field)
 	}
-}
-
-// newLog takes the log of a server, and shows it if the test fails.
-func newLog(t testing.TB) *syncBuffer {
-	buf := new(syncBuffer)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("log:\n%s", buf.String())
-		}
-	})
-	return buf
-}
-
-// syncBuffer is a buffer for many writers.
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // setLimit sets a pool through the Go API.

@@ -1,11 +1,9 @@
 package instance_test
 
 import (
-	"bytes"
 	"context"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,25 +14,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/internal/testlog"
 )
-
-// output is a log.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
 
 // becomes waits until a client is ready, or is not.
 func becomes(t *testing.T, c *instance.Client, ready bool) (why error) {
@@ -71,7 +52,7 @@ func TestAClientWhoseClusterIsReplacedGoesOnInTheOther(t *testing.T) {
 	}
 
 	first := embedtest.New(t)
-	log := &output{}
+	log := testlog.New(t)
 	c, err := instance.Open(t.Context(), instance.Options{
 		Endpoints: []string{first.Endpoint()}, Host: "one", Logger: hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Warn}),
 	})

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/testlog"
 )
 
 // oneOf is a stand-in for a member of the cluster whose id it answers with, whatever it is asked.
@@ -244,30 +243,11 @@ func TestNoAnswerOfAnotherClusterCounts(t *testing.T) {
 }
 
 // following returns a client that follows, and the log and the metrics of its process.
-func following(t *testing.T, endpoints ...string) (*store.Client, *lines, *prometheus.Registry) {
+func following(t *testing.T, endpoints ...string) (*store.Client, *testlog.Buffer, *prometheus.Registry) {
 	t.Helper()
-	log, reg := &lines{}, prometheus.NewRegistry()
+	log, reg := testlog.New(t), prometheus.NewRegistry()
 	cluster := store.NewCluster(hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Error}), reg)
 	return newClient(t, store.Config{Endpoints: endpoints, Username: "berth", Password: "secret", Cluster: cluster}), log, reg
-}
-
-// lines are those of a log.
-type lines struct {
-	mu  sync.Mutex
-	all []string
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = append(l.all, strings.TrimSpace(string(p)))
-	return len(p), nil
-}
-
-func (l *lines) get() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.all)
 }
 
 func TestAProcessGoesOnWithTheClusterThatReplacesItsOwn(t *testing.T) {
@@ -308,7 +288,7 @@ func TestAProcessGoesOnWithTheClusterThatReplacesItsOwn(t *testing.T) {
 			if now, _ := c.Cluster(); now != 0xb || c.History() != 1 {
 				t.Errorf("it has returned to cluster %x, history %d", now, c.History())
 			}
-			if got := log.get(); len(got) != 1 || !strings.Contains(got[0], "before=a now=b") {
+			if got := log.Lines(); len(got) != 1 || !strings.Contains(got[0], "before=a now=b") {
 				t.Errorf("the log is %q, want one line with both ids", got)
 			}
 			if n := testutil.ToFloat64(counterOf(t, reg)); n != 1 {
@@ -368,7 +348,7 @@ func TestAMemberOfTheReplacedClusterIsOnlyAnEndpointThatFails(t *testing.T) {
 	if n, m := old.renewals.Load(), old.txns.Load(); n+m > 0 {
 		t.Errorf("%d renewals and %d transactions were sent to the cluster that was replaced", n, m)
 	}
-	if got := log.get(); len(got) != 1 {
+	if got := log.Lines(); len(got) != 1 {
 		t.Errorf("the log is %q, want one line", got)
 	}
 }
@@ -491,8 +471,8 @@ func TestAMemberWithoutALeaderReplacesNoCluster(t *testing.T) {
 			t.Errorf("%s through the other one: %v", name, err)
 		}
 	}
-	if now, _ := c.Cluster(); now != 1 || len(log.get()) > 0 {
-		t.Errorf("it works with cluster %d, and has logged %q", now, log.get())
+	if now, _ := c.Cluster(); now != 1 || len(log.Lines()) > 0 {
+		t.Errorf("it works with cluster %d, and has logged %q", now, log.Lines())
 	}
 	old.alone.Store(false)
 	c.UseEndpoint(1)

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -20,32 +19,15 @@ import (
 
 	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/testlog"
 )
-
-// lines is a log that is written and read at the same time.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
 
 // listening is a server with few connections, over TCP and a unix socket.
 type listening struct {
 	*Listeners
 	*Handler
 	socket string
-	log    lines
+	log    testlog.Buffer
 	server *Server
 }
 

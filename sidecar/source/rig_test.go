@@ -18,6 +18,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/internal/testlog"
 )
 
 // rig is sources on one stand-in for etcd, on a fake clock.
@@ -27,7 +28,7 @@ type rig struct {
 	keys store.Keys
 	Store
 	runs run.Store
-	log  log
+	log  testlog.Buffer
 
 	specs Spec
 	begun time.Time
@@ -37,30 +38,6 @@ type rig struct {
 	err    error         // why nothing is
 	hang   chan struct{} // a look waits for it, if there is one
 	looks  []string      // who has looked, and when
-}
-
-// log keeps the lines that a source has written.
-type log struct {
-	mu    sync.Mutex // guards lines: each source has a logger of its own
-	lines []string
-}
-
-// Write takes one line.
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lines = append(l.lines, string(p))
-	return len(p), nil
-}
-
-// count tells how many lines have a text.
-func (l *log) count(text string) (n int) {
-	for _, line := range l.lines {
-		if strings.Contains(line, text) {
-			n++
-		}
-	}
-	return n
 }
 
 func inRig(t *testing.T, f func(t *testing.T, r *rig)) {

@@ -99,8 +99,8 @@ func TestLooksThatFail(t *testing.T) {
 		r.lists("<html>\n", nil) // garbage
 		r.wait(4 * time.Minute)
 		r.wantPolls("x8m0s")
-		if n := r.log.count("the poll failed"); n != 1 {
-			t.Errorf("it was reported %d times: %q", n, r.log.lines)
+		if n := len(r.log.Lines("the poll failed")); n != 1 {
+			t.Errorf("it was reported %d times: %q", n, r.log.Lines())
 		}
 		if n := s.metric("berth_source_polls_total failed"); n != 5 {
 			t.Errorf("%v were counted", n)
@@ -118,13 +118,13 @@ func TestLooksThatFail(t *testing.T) {
 		r.wait(time.Minute)
 		r.wantPolls("x8m1s", "x8m31s", "x9m1s")
 		r.wantRuns("inbox.a", "inbox.b")
-		if r.log.count("polls succeed again") != 1 {
-			t.Errorf("%q", r.log.lines)
+		if len(r.log.Lines("polls succeed again")) != 1 {
+			t.Errorf("%q", r.log.Lines())
 		}
 		r.lists("b", errors.New("again"))
 		r.wait(time.Minute)
-		if n := r.log.count("the poll failed"); n != 2 {
-			t.Errorf("it was reported %d times: %q", n, r.log.lines)
+		if n := len(r.log.Lines("the poll failed")); n != 2 {
+			t.Errorf("it was reported %d times: %q", n, r.log.Lines())
 		}
 	})
 }
@@ -150,8 +150,8 @@ func TestItemsThatAreRefusedDoNotHoldUpTheRest(t *testing.T) {
 		for _, text := range []string{
 			`at="line 2"`, `at="line 4"`, `steps.load.command[1]: instance 0: {{.item.day}}: .item has no field 'day': it has `, `run id \"inbox.taken\" is used by another run`,
 		} {
-			if n := r.log.count(text); n != 1 {
-				t.Errorf("%s was reported %d times in %q", text, n, r.log.lines)
+			if n := len(r.log.Lines(text)); n != 1 {
+				t.Errorf("%s was reported %d times in %q", text, n, r.log.Lines())
 			}
 		}
 		if got := r.marked(); !slices.Equal(got, []string{"a", "c"}) {

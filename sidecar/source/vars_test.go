@@ -167,8 +167,8 @@ func TestVarsHoldUpNeitherOtherItemsNorWhatWasSubmitted(t *testing.T) {
 		r.lists(`{"id": "old", "any": 1}`+"\n"+`{"id": "a", "env": "prod"}`, nil)
 		r.wait(48 * time.Hour)
 		r.wantRuns("inbox.c", "inbox.a")
-		if n := r.log.count(`item.env: `); n != 1 {
-			t.Errorf("it was reported %d times in %q", n, r.log.lines)
+		if n := len(r.log.Lines(`item.env: `)); n != 1 {
+			t.Errorf("it was reported %d times in %q", n, r.log.Lines())
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package ui_test
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"net/http"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/internal/testlog"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/client"
 )
@@ -35,7 +34,7 @@ type site struct {
 	client *client.Client
 	cfg    sidecar.Config
 	base   string
-	log    *logBuffer
+	log    *testlog.Buffer
 	ended  chan struct{}
 	// cookie is sent with each request.
 	cookie *http.Cookie
@@ -61,7 +60,7 @@ func launch(t testing.TB, endpoint string, change ...func(*sidecar.Config)) *sit
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	reg := prometheus.NewRegistry()
-	s := &site{t: t, log: &logBuffer{}, ended: make(chan struct{})}
+	s := &site{t: t, log: testlog.New(t), ended: make(chan struct{})}
 	s.cfg = sidecar.Config{
 		Options: instance.Options{Endpoints: []string{endpoint}, Host: "one", StateDir: filepath.Join(dir, "state")},
 		Listen:  "127.0.0.1:0", Socket: filepath.Join(dir, "berth.sock"), DrainTimeout: -1, Policy: access.Policy{Open: true},
@@ -94,9 +93,6 @@ func launch(t testing.TB, endpoint string, change ...func(*sidecar.Config)) *sit
 			}
 		case <-time.After(patience):
 			t.Error("the server does not end")
-		}
-		if t.Failed() {
-			t.Logf("log:\n%s", s.log)
 		}
 	})
 	return s
@@ -188,22 +184,4 @@ func (s *site) until(path, what string, is func(*document) bool) *document {
 		return is(d)
 	})
 	return d
-}
-
-// logBuffer is a buffer for many writers.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
