@@ -122,7 +122,7 @@ func TestStateFilesAreOfOneClaimAndItsFence(t *testing.T) {
 func TestWhatHasEndedIsRememberedForAWhile(t *testing.T) {
 	l := NewEndedLog()
 	why := problem.New(problem.ClaimLost, "lost")
-	l.Add("a", 1, why, 0)
+	l.Add("a", 1, "", why, 0)
 	if got := l.Why("a", keepEnded-1); got != why {
 		t.Errorf("%v", got)
 	}
@@ -130,7 +130,7 @@ func TestWhatHasEndedIsRememberedForAWhile(t *testing.T) {
 		t.Errorf("for ever: %v", got)
 	}
 	for i := range maxEnded + 100 {
-		l.Add(strconv.Itoa(i), 1, why, time.Duration(i))
+		l.Add(strconv.Itoa(i), 1, "", why, time.Duration(i))
 	}
 	if len(l.byID) != maxEnded || len(l.order) != maxEnded || l.Why("99", 200) != nil || l.Why("100", 200) == nil {
 		t.Errorf("%d are kept, in a list of %d", len(l.byID), len(l.order))
@@ -139,7 +139,7 @@ func TestWhatHasEndedIsRememberedForAWhile(t *testing.T) {
 	if l.Why("100", 200) != nil {
 		t.Error("what was forgotten is there")
 	}
-	l.Add("late", 1, why, 2*keepEnded)
+	l.Add("late", 1, "", why, 2*keepEnded)
 	if len(l.byID) != 1 {
 		t.Errorf("%d unused ones are kept", len(l.byID))
 	}
@@ -152,13 +152,13 @@ func TestAnIDThatEndsAgainAndAgainKeepsItsLastReason(t *testing.T) {
 	for i := range 2 * maxEnded {
 		l.forget("a", pool.Holder{})
 		why = problem.New(problem.ClaimTimeout, "%d", i)
-		l.Add("a", 0, why, 0)
+		l.Add("a", 0, "", why, 0)
 		if got := l.Why("a", 1); got != why {
 			t.Fatalf("%d: %v", i, got)
 		}
 	}
 	for i := range maxEnded - 1 {
-		l.Add(strconv.Itoa(i), 1, why, 1)
+		l.Add(strconv.Itoa(i), 1, "", why, 1)
 	}
 	if l.Why("a", 1) != why || len(l.byID) != maxEnded {
 		t.Errorf("%v; %d are kept", l.Why("a", 1), len(l.byID))

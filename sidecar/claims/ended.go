@@ -40,9 +40,9 @@ func NewEndedLog() EndedLog {
 	return EndedLog{byID: map[string][]*endedClaim{}, counts: map[string]int{}}
 }
 
-// Add stores why a claim of an unknown owner ended.
-func (l *EndedLog) Add(id string, fence store.Fence, why *problem.Error, now time.Duration) {
-	l.add(&endedClaim{id: id, fence: fence, why: why}, now)
+// Add stores why what an identity had ended; by is empty if the identity is not known.
+func (l *EndedLog) Add(id string, fence store.Fence, by string, why *problem.Error, now time.Duration) {
+	l.add(&endedClaim{id: id, fence: fence, why: why, holder: pool.Holder{ClaimedBy: by}}, now)
 }
 
 // add stores the end of a claim, in place of the last one of the same id and owner. An identity has

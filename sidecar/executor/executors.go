@@ -231,7 +231,11 @@ func (x *Executors) drop(e *Executor) {
 		x.files.Remove(fileOf(e.id))
 	}
 	if e.why != nil {
-		x.ended.Add(attempt(e.id, e.fence), e.fence, e.why, x.clock.Now())
+		by := ""
+		if of := e.record().executor(); of != nil {
+			by = of.By
+		}
+		x.ended.Add(attempt(e.id, e.fence), e.fence, by, e.why, x.clock.Now())
 	}
 }
 

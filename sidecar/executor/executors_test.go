@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -190,6 +191,36 @@ func TestAnExecutorThatIsSilentForItsTTLIsLost(t *testing.T) {
 		s.wantBeat("beating", fences["beating"], problem.RunLost)
 		if n := s.reserved(); n != 1 {
 			t.Errorf("%d reservations are taken, for one run", n)
+		}
+	})
+}
+
+func TestTheLostAttemptsOfOneIdentityHideNoneOfAnother(t *testing.T) {
+	onStage(t, func(s *stage) {
+		lose := func(id, by string) {
+			t.Helper()
+			on, err := s.reserve(s.ctx())
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := s.add(&Executor{id: id, fence: 1, on: on, ttl: DefaultTTL, run: &run.Run{Record: run.Record{Executor: &run.Executor{By: by}}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Executors.mu.Lock()
+			defer s.Executors.mu.Unlock()
+			e.why = lostAttempt(id, 1, "its executor %s did not report", by)
+			s.drop(e)
+		}
+		lose("mine", "user:mine")
+		for i := range 5000 {
+			lose(fmt.Sprint("other", i), "user:other")
+		}
+		if _, why := s.held("mine", 1); why == nil || !strings.Contains(why.Error(), "user:mine") {
+			t.Errorf("why it was lost is no longer known: %v", why)
+		}
+		if _, why := s.held("other4999", 1); why == nil {
+			t.Error("why the last one of the other was lost is not known")
 		}
 	})
 }

@@ -72,22 +72,25 @@ type record struct {
 	stops bool
 }
 
-// executor returns the executor of the record.
+// executor returns the executor of the record; nil if there is no record.
 func (r record) executor() *run.Executor {
-	if r.step != nil {
+	switch {
+	case r.step != nil:
 		return r.step.Executor
+	case r.run != nil:
+		return r.run.Executor
 	}
-	return r.run.Executor
+	return nil
 }
+
+// record returns the record of an attempt as it was read last.
+func (e *Executor) record() record { return record{run: e.run, step: e.step} }
 
 // executorOf returns the executor of an attempt as it was read last; nil if it was not yet.
 func (x *Executors) executorOf(e *Executor) *run.Executor {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if e.run == nil && e.step == nil {
-		return nil
-	}
-	return record{run: e.run, step: e.step}.executor()
+	return e.record().executor()
 }
 
 // IsOf reports whether this server knows that an identity has the attempt of a run or a step instance.
