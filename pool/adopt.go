@@ -425,9 +425,13 @@ func (c *core) present(history uint64) {
 	}
 	for _, e := range c.entries {
 		e.retryAt, e.writtenAt, e.written = 0, 0, false
+		e.waited = e.waited.restored()
 		for _, s := range e.slots {
 			c.following(c.view.pool(s.ref.pool)).restored = true
 		}
+	}
+	for _, p := range c.places {
+		p.waited = p.waited.restored()
 	}
 	for id, w := range c.wanted {
 		w.forced = false // its slots may be back

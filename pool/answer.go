@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -122,6 +123,7 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 	for _, l := range b.puts {
 		l.e.written = l.e.waiterLease == l.lease && l.e.lease == l.slots // else that lease was lost meanwhile
 		l.e.writtenReserve, l.e.writtenAt = l.reserve, rev
+		l.e.waitsSince(l.e.waited.at, rev)
 	}
 	for p := range b.queued {
 		p.queued.know(rev, rev)
@@ -362,6 +364,7 @@ func (c *core) refusedAlone(b *batch, err error, now time.Time) {
 	}
 	for _, l := range b.puts {
 		l.e.unwritable = true // it waits where only this host sees it
+		l.e.waitsSince(l.e.waited.at, c.seen)
 	}
 	c.shelf.until = now.Add(shelfTime)
 	n := len(b.releases)
@@ -479,6 +482,8 @@ func (c *core) resolve(b *batch) {
 	// Waiters and drops are the same when they are done twice.
 	for _, l := range b.puts {
 		l.e.written = false
+		// If it is not seen, it may have been written, and have ended with its lease.
+		l.e.waitsSince(l.e.waited.at, cmp.Or(c.waiterRev(l.e), b.rev))
 	}
 	c.redrop(b.drops)
 	c.revokes = slices.Concat(b.revokes, c.revokes)

@@ -300,7 +300,7 @@ func (c *core) leave(e *entry, now time.Time) {
 // keepPlace keeps the place of an entry that has waited, for a repeated request.
 func (c *core) keepPlace(e *entry, now time.Time) {
 	if e.order.Since > 0 {
-		c.places[e.req.ID] = place{
+		c.places[e.req.ID] = &place{
 			req: e.req, since: e.order.Since, waited: e.waited, reserve: e.reserve, until: now.Add(keepPlace),
 		}
 	}

@@ -114,11 +114,11 @@ type core struct {
 	takes      []*entry // queued and claiming: claims to take over
 	releases   []*entry // releasing and not in flight
 	drops      []drop
-	acks       []*notice        // notices to be deleted
-	revokes    []string         // keys of revocations that are done
-	revoking   []*entry         // revoked and not released yet
-	places     map[string]place // of claims that were canceled
-	successors []successor      // whose ids are free: they are taken next
+	acks       []*notice         // notices to be deleted
+	revokes    []string          // keys of revocations that are done
+	revoking   []*entry          // revoked and not released yet
+	places     map[string]*place // of claims that were canceled
+	successors []successor       // whose ids are free: they are taken next
 	lost       map[store.LeaseID]lostLease
 	wanted     map[string]wanted // claims that are to be revoked, by id
 	endCause   error             // why no claim is valid any more, nil if claims can be
@@ -207,7 +207,7 @@ type scratch struct {
 type place struct {
 	req     *Request
 	since   int64
-	waited  time.Time
+	waited  waitedSince
 	reserve bool
 	until   time.Time
 }
@@ -234,7 +234,7 @@ func newCore(cfg Config) *core {
 		view: newView(cfg.Keys), followed: map[string]*followed{},
 		guard:   store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance)),
 		entries: map[string]*entry{},
-		places:  map[string]place{},
+		places:  map[string]*place{},
 		lost:    map[store.LeaseID]lostLease{},
 		wanted:  map[string]wanted{},
 		roles:   map[string]*role{},

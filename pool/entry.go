@@ -44,8 +44,8 @@ type entry struct {
 
 	// In the wait queue, while order.Since is not 0.
 	order   Order
-	waited  time.Time // when it was found not to fit first
-	reserve bool      // ageing has made it reserve
+	waited  waitedSince
+	reserve bool // ageing has made it reserve
 	// written and writtenReserve are what its waiter keys have, as far as responses
 	// say; inQueue is whether it can have any. An unwritable entry has no waiter in
 	// etcd, which refuses its keys.
@@ -293,10 +293,30 @@ func (e *entry) returnPlace() {
 	e.req.Place.Give()
 }
 
-// hasWaited reports whether the entry waits, or waited when its client left and its place was
-// kept: in the wait queue, for slots that its instance retains, or behind another claim for the
-// same thing. So does the claim of what has waited since before, such as a published step instance.
-func (e *entry) hasWaited() bool { return !e.waited.IsZero() || e.deferred || e.req.Since != 0 }
+// waitedSince is since when a claim waits, or waited when its client left and its place was kept.
+type waitedSince struct {
+	at time.Time // when it was found not to fit first
+	// rev is the revision at which its waiter was first written. It stays when the waiter is
+	// deleted or written again. It is 0 before that: the view of the instance may be older than the
+	// claim. Where no waiter is written, or that is not certain, it is the newest revision that the
+	// instance knew.
+	rev int64
+}
+
+// before reports whether the claim has waited since before a revision.
+func (w waitedSince) before(rev int64) bool { return w.rev != 0 && w.rev < rev }
+
+// restored is the same after a restore of etcd, in which no limit is older than the wait.
+func (w waitedSince) restored() waitedSince {
+	w.rev = min(w.rev, 1)
+	return w
+}
+
+// waitsSince notes that the entry has waited since a time and a revision, unless an earlier
+// revision is known; 0 is none.
+func (e *entry) waitsSince(at time.Time, rev int64) {
+	e.waited.at, e.waited.rev = at, cmp.Or(e.waited.rev, rev)
+}
 
 // waits notifies the observer of a request that has to wait.
 func (e *entry) waits(now time.Time) {

@@ -3,8 +3,13 @@ package pool
 import (
 	"errors"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -180,4 +185,257 @@ func TestAClaimThatWaitsForRetainedSlotsKeepsWaitingBelowALimit(t *testing.T) {
 	r.pass(time.Second)
 	wide.got()
 	r.sound()
+}
+
+// slowRig is a rig in which host "one" sees the specs of the pools "db" and "gpu" as they were, of
+// 3 slots each, which host "two" holds. See has it see those of some pools as they are.
+func slowRig(t *testing.T) (r *rig, one, two *rigHost, see func(names ...string)) {
+	t.Helper()
+	r = newRig(t, "one", "two")
+	one, two = r.hosts[0], r.hosts[1]
+	known := map[string]*mvccpb.KeyValue{}
+	for _, name := range []string{"db", "gpu"} {
+		r.pool(name, 3)
+		two.ask("holder-"+name, 0, slotsOf(name, 3)).got()
+		known[r.keys.Spec(name)] = r.key(r.keys.Spec(name))
+	}
+	one.feeds.sees = func(ev *mvccpb.Event) *mvccpb.Event {
+		if spec := known[string(ev.Kv.Key)]; spec != nil {
+			return &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: spec}
+		}
+		return ev
+	}
+	return r, one, two, func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			known[r.keys.Spec(name)] = r.key(r.keys.Spec(name))
+		}
+		one.resync()
+		r.pass(time.Second)
+	}
+}
+
+// slotsOf has a request ask for slots of one pool more, and of "db" only if it is to.
+func slotsOf(name string, n int) func(*Request) {
+	return func(r *Request) {
+		if r.Slots["db"] == 0 {
+			delete(r.Slots, "db")
+		}
+		r.Slots[name] = n
+	}
+}
+
+func TestANewClaimIsRefusedOnceItsInstanceSeesThatTheLimitWasLoweredBefore(t *testing.T) {
+	for name, back := range map[string]func(r *rig, one *rigHost, late asked) asked{
+		"as it came": func(_ *rig, _ *rigHost, late asked) asked { return late },
+		"its client has come back": func(r *rig, one *rigHost, late asked) asked {
+			late.cancel()
+			r.pass(time.Second)
+			return one.ask("late", 2)
+		},
+		"its waiter was written again": func(r *rig, one *rigHost, late asked) asked {
+			if err := r.etcd.Revoke(one.waiterLeaseID); err != nil {
+				r.t.Fatal(err)
+			}
+			one.leaseLost(one.waiterLeaseID, errors.New("lost"), r.now)
+			one.waiterLeaseID, _, _ = r.etcd.Grant(time.Hour)
+			r.pass(time.Second)
+			return late
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, one, two, see := slowRig(t)
+			r.spec("db", 1)
+			r.resolve()
+			two.ask("there", 2).refused(problem.ExceedsLimit)
+			late := one.ask("late", 2)
+			late.waits()
+			r.pass(time.Minute)
+			late = back(r, one, late)
+			late.waits()
+			r.wantWaiters("late")
+			see("db")
+			late.refused(problem.ExceedsLimit)
+			r.wantWaiters()
+			one.ask("late", 2).refused(problem.ExceedsLimit)
+			r.sound()
+		})
+	}
+}
+
+func TestANewClaimIsRefusedIfTheAnswerToTheWriteOfItsWaiterWasLost(t *testing.T) {
+	r, one, _, see := slowRig(t)
+	r.spec("db", 1)
+	r.resolve()
+	one.refuse = func(txn *pb.TxnRequest) error {
+		one.refuse = nil
+		if _, err := r.etcd.Txn(txn); err != nil {
+			t.Fatal(err)
+		}
+		return store.ErrUnavailable
+	}
+	late := one.ask("late", 2)
+	late.waits()
+	see("db")
+	late.refused(problem.ExceedsLimit)
+	r.wantWaiters()
+}
+
+func TestANewClaimIsRefusedOnceASlowInstanceSeesOneOfTheLimits(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before, after []string // of which pools the limits are lowered, before and after the claim
+		refused       string   // the pool for which it is refused
+	}{
+		"all lowered before":           {before: []string{"db", "gpu"}, refused: "db"},
+		"the first one lowered before": {before: []string{"db"}, after: []string{"gpu"}, refused: "db"},
+		"the last one lowered before":  {before: []string{"gpu"}, after: []string{"db"}, refused: "gpu"},
+		"all lowered after":            {after: []string{"db", "gpu"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, one, two, see := slowRig(t)
+			lower := func(names []string) {
+				for _, name := range names {
+					r.spec(name, 1)
+				}
+				r.resolve()
+			}
+			lower(tc.before)
+			both := one.ask("both", 2, slotsOf("gpu", 2))
+			both.waits()
+			lower(tc.after)
+			for _, name := range tc.after {
+				see(name)
+				both.waits()
+			}
+			if tc.refused == "" {
+				two.giveBack("holder-db")
+				two.giveBack("holder-gpu")
+				r.spec("db", 3)
+				r.spec("gpu", 3)
+				see("db", "gpu")
+				both.got()
+				return
+			}
+			see("db", "gpu")
+			if err := both.refused(problem.ExceedsLimit); !strings.Contains(err.Error(), "'"+tc.refused+"'") {
+				t.Errorf("it is refused with %q, want pool %s", err, tc.refused)
+			}
+			r.sound()
+		})
+	}
+}
+
+// A limit of 0 lets all wait, and what waits then keeps waiting when the pool is opened for less.
+func TestAClaimOfAClosedPoolKeepsWaitingWhenItIsOpenedForLess(t *testing.T) {
+	r, one, two, see := slowRig(t)
+	r.spec("db", 0)
+	see("db")
+	wide := one.ask("wide", 2)
+	wide.waits()
+	r.spec("db", 1)
+	r.resolve()
+	late := one.ask("late", 2)
+	late.waits()
+	see("db")
+	wide.waits()
+	late.refused(problem.ExceedsLimit)
+	two.giveBack("holder-db")
+	r.spec("db", 2)
+	see("db")
+	wide.got()
+}
+
+// rewinds returns a function that restores etcd as it is now, with its revision.
+func (r *rig) rewinds(h *rigHost) (restore func()) {
+	h.core.leases.Acquire(DefaultSpec().LeaseDuration, 1) // it outlasts the restore
+	saved := r.etcd.Save()
+	for range 100 {
+		r.txn(store.Put("/b/other", nil, 0))
+	}
+	return func() {
+		r.etcd.Restore(saved, saved.Revision()-r.etcd.Revision())
+		for _, h := range r.hosts {
+			h.resync(store.ErrRestored)
+		}
+	}
+}
+
+func TestAClaimOfASlowInstanceKeepsWaitingBelowALimitLoweredAfterIt(t *testing.T) {
+	for name, ask := range map[string]func(r *rig, one *rigHost, lower func()) asked{
+		"its waiter was written": func(_ *rig, one *rigHost, _ func()) asked { return one.ask("wide", 2) },
+		"the answer to the write of its waiter was lost": func(r *rig, one *rigHost, lower func()) asked {
+			one.refuse = func(txn *pb.TxnRequest) error {
+				one.refuse = nil
+				if _, err := r.etcd.Txn(txn); err != nil {
+					r.t.Fatal(err)
+				}
+				lower()
+				return store.ErrUnavailable
+			}
+			return one.ask("wide", 2)
+		},
+		"the answer was lost, and the lease of its waiter": func(r *rig, one *rigHost, lower func()) asked {
+			one.refuse = func(txn *pb.TxnRequest) error {
+				if _, err := r.etcd.Txn(txn); err != nil {
+					r.t.Fatal(err)
+				}
+				lower()
+				one.refuse, one.wedged = nil, true
+				return store.ErrUnavailable
+			}
+			wide := one.ask("wide", 2)
+			if err := r.etcd.Revoke(one.waiterLeaseID); err != nil {
+				r.t.Fatal(err)
+			}
+			one.leaseLost(one.waiterLeaseID, errors.New("lost"), r.now)
+			one.waiterLeaseID, _, _ = r.etcd.Grant(time.Hour)
+			one.wedged = false
+			return wide
+		},
+		"etcd refuses its waiter": func(_ *rig, one *rigHost, _ func()) asked {
+			one.refuse = func(txn *pb.TxnRequest) error {
+				if one.inFlight != nil && len(one.inFlight.puts) > 0 {
+					return store.ErrDenied
+				}
+				return nil
+			}
+			return one.ask("wide", 2)
+		},
+		"no waiters are written": func(_ *rig, one *rigHost, _ func()) asked {
+			one.waiterLeases = nil
+			return one.ask("wide", 2)
+		},
+		"etcd is restored to an earlier revision": func(r *rig, one *rigHost, _ func()) asked {
+			restore := r.rewinds(one)
+			wide := one.ask("wide", 2)
+			restore()
+			return wide
+		},
+		"etcd is restored before its client comes back": func(r *rig, one *rigHost, _ func()) asked {
+			restore := r.rewinds(one)
+			one.ask("wide", 2).cancel()
+			restore()
+			return one.ask("wide", 2)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, one, two, see := slowRig(t)
+			lower := sync.OnceFunc(func() { r.spec("db", 1) })
+			wide := ask(r, one, lower)
+			wide.waits()
+			lower()
+			r.pass(time.Second)
+			wide.waits()
+			see("db")
+			wide.waits()
+			one.ask("new", 2).refused(problem.ExceedsLimit)
+			one.refuse = nil
+			two.giveBack("holder-db")
+			r.spec("db", 2)
+			see("db")
+			r.pass(time.Minute)
+			wide.got()
+			r.sound()
+		})
+	}
 }

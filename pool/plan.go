@@ -438,8 +438,9 @@ func (c *core) noCapacity(e *entry) error {
 }
 
 // impossible returns why an entry is refused, however long it would wait. More slots than the limit
-// of a pool are refused only to a new claim: a limit that is lowered below what a claim waits for
-// may be raised again.
+// of a pool are refused only to a claim that has not waited since before the limit was set: a limit
+// that is lowered below what a claim waits for may be raised again. The claim of a step instance,
+// or one behind another for the same thing, is not new.
 func (c *core) impossible(e *entry) error {
 	for _, n := range e.needs {
 		p := c.view.pool(n.Pool)
@@ -450,10 +451,16 @@ func (c *core) impossible(e *entry) error {
 			return noSuchPool(n.Pool)
 		}
 	}
-	if e.hasWaited() {
+	if e.deferred || e.req.Since != 0 {
 		return nil
 	}
-	return c.exceeded(e)
+	for _, n := range e.needs {
+		p := c.view.pool(n.Pool)
+		if err := p.spec.exceeded(n); err != nil && !e.waited.before(p.limitSince) {
+			return err
+		}
+	}
+	return nil
 }
 
 // exceeded refuses an entry that needs more slots of a pool than its limit.

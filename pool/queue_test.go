@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -118,8 +119,8 @@ func (q *queueCheck) waiter(k store.PoolKey, ev *mvccpb.Event) {
 	if ev.Type == mvccpb.Event_PUT {
 		w.waiters[key] = ev.Kv
 		if h := w.sending; h != nil {
-			if _, patient := h.waits[o.Claim]; patient {
-				h.waits[o.Claim] = true
+			if wish := h.waits[o.Claim]; wish != nil {
+				wish.since = cmp.Or(wish.since, ev.Kv.ModRevision)
 			}
 		}
 	} else if old != nil {

@@ -207,7 +207,7 @@ func (c *core) reuse(e *entry, now time.Time) bool {
 		return -1 // behind those of its own priority
 	})
 	e.waits(now)
-	e.waited = now
+	e.waitsSince(now, c.seen)
 	r.local = slices.Insert(r.local, at, e)
 	c.entries[e.req.ID] = e
 	c.wakeAt(now.Add(within / turnPart))

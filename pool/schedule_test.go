@@ -165,7 +165,7 @@ func (w *world) ask(h *simHost) {
 		}
 	}
 	if delete(h.waits, req.ID); req.Wait > 0 {
-		h.waits[req.ID] = false
+		h.waits[req.ID] = &wish{slots: req.Slots}
 	}
 	reply := make(chan outcome, 1)
 	h.wanted[req.ID] = reply

@@ -356,7 +356,10 @@ func (c *core) enqueue(e *entry, now time.Time) {
 	e.waits(now)
 	if e.order.Since == 0 && len(e.listeners) > 0 {
 		e.order.Since = e.since(c.seen)
-		e.waited = now
+		e.waitsSince(now, 0)
+		if c.waiterLeases == nil {
+			e.waitsSince(now, c.seen)
+		}
 		e.reserve = e.reserve || c.reserveAfter(e) == 0
 		if !e.deferred && c.broker.wants(e) {
 			c.publish(ClaimWaiting, e, c.reason(e).Text)
@@ -394,7 +397,7 @@ func (c *core) age(e *entry, now time.Time) {
 	if e.state != queued || e.order.Since == 0 || e.reserve {
 		return
 	}
-	if after := c.reserveAfter(e); after >= 0 && now.Sub(e.waited) >= after {
+	if after := c.reserveAfter(e); after >= 0 && now.Sub(e.waited.at) >= after {
 		e.reserve = true
 		c.dirty = true
 	}

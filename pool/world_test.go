@@ -28,8 +28,10 @@ type world struct {
 	pools []string
 	// layouts are those of the pools.
 	layouts map[string]layout
-	retain  map[string]time.Duration
-	space   storetest.Space
+	// limits are those that each pool had, in order.
+	limits map[string][]limitAt
+	retain map[string]time.Duration
+	space  storetest.Space
 	// changed is when the specs of the pools changed last.
 	changed map[string]time.Time
 	fences  map[slotRef]lastFence
@@ -143,9 +145,8 @@ type simHost struct {
 	// wanted are the claims that the host waits for.
 	wanted map[string]chan outcome
 	ids    []string // that were used
-	// waits has the requests of this life that wait if they have to, and whether they were in the
-	// wait queue.
-	waits map[string]bool
+	// waits has the requests of this life that wait if they have to.
+	waits map[string]*wish
 	// idPools are the pools that the claims of an id are of.
 	idPools map[string]map[string]bool
 	// counted is how many of the adopted claims are on the leases' books.
@@ -233,7 +234,7 @@ func newWorld(seed uint64, hosts int) *world {
 		free:  map[string]bool{}, forced: map[string]store.Fence{},
 		owned: map[store.LeaseID]*simHost{},
 
-		layouts: map[string]layout{}, retain: map[string]time.Duration{}, changed: map[string]time.Time{}, fences: map[slotRef]lastFence{},
+		layouts: map[string]layout{}, limits: map[string][]limitAt{}, retain: map[string]time.Duration{}, changed: map[string]time.Time{}, fences: map[slotRef]lastFence{},
 
 		bridges: map[string]bool{}, taken: map[string]takeOverTo{},
 		model: map[string]*held1{}, waiters: map[string]*mvccpb.KeyValue{}, notices: map[string]*notice{},
@@ -281,7 +282,7 @@ func (h *simHost) start(adopt []store.LeaseID) {
 		}
 	}
 	h.pending, h.answered, h.counted = nil, false, 0
-	h.wanted, h.has, h.waits = map[string]chan outcome{}, map[string]*Claim{}, map[string]bool{}
+	h.wanted, h.has, h.waits = map[string]chan outcome{}, map[string]*Claim{}, map[string]*wish{}
 	h.places, h.heldPlaces = NewPlaces(2), map[string][]*Place{}
 	h.cut = false
 	history := uint64(0)
@@ -328,6 +329,14 @@ func (w *world) restore() {
 	w.now = w.now.Add(store.StaleAfter) // it takes a while
 	w.logf("etcd is restored from revision %d", s.etcd.Revision())
 	w.layouts = s.layouts
+	for _, name := range w.pools {
+		w.limits[name] = slices.DeleteFunc(w.limits[name], func(l limitAt) bool { return l.rev > s.etcd.Revision() })
+	}
+	for _, h := range w.hosts {
+		for _, wish := range h.waits {
+			wish.since = 0
+		}
+	}
 	for _, p := range w.pools {
 		w.changed[p] = w.now
 	}
@@ -411,7 +420,7 @@ func (h *simHost) collect() {
 		select {
 		case o := <-h.wanted[id]:
 			delete(h.wanted, id)
-			if h.waits[id] && problem.CodeOf(o.err) == problem.ExceedsLimit {
+			if wish := h.waits[id]; wish != nil && problem.CodeOf(o.err) == problem.ExceedsLimit && h.w.waitedBefore(wish) {
 				h.w.failf("%s refuses %s, which waits: %v", h.name, id, o.err)
 			}
 			if o.err != nil && shared(id) {
@@ -444,6 +453,30 @@ func (h *simHost) collect() {
 	}
 }
 
+// wish is what a request asks for, and the revision at which its waiter was first written in the
+// present history of etcd, 0 if it was not.
+type wish struct {
+	slots map[string]int
+	since int64
+}
+
+// limitAt is a limit of a pool, since a revision.
+type limitAt struct {
+	rev   int64
+	limit int
+}
+
+// waitedBefore reports whether a claim was in the wait queue before any limit was put that is too
+// low for it.
+func (w *world) waitedBefore(of *wish) bool {
+	for name, n := range of.slots {
+		if slices.ContainsFunc(w.limits[name], func(l limitAt) bool { return exceedsLimit(l.limit, n) && l.rev <= of.since }) {
+			return false
+		}
+	}
+	return of.since != 0
+}
+
 // returnPlaces gives back the place of what is not held any more, or never was.
 func (h *simHost) returnPlaces(id string) {
 	for _, p := range h.heldPlaces[id] {
@@ -463,6 +496,7 @@ func (w *world) setPool(name string, limit int, paused bool) {
 		w.layouts[name] = w.layouts[name].change(limit)
 	}
 	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, encodeSpec(spec, w.layouts[name], 0), 0)}})
+	w.limits[name] = append(w.limits[name], limitAt{w.etcd.Revision(), limit})
 }
 
 // must has an operator do something, which etcd always takes.

@@ -226,7 +226,7 @@ var manyWriters = []exception{
 			"pool.entry.takes":         2,
 			"pool.entry.unjudged":      5,
 			"pool.entry.unreceived":    2,
-			"pool.entry.waited":        3,
+			"pool.entry.waited":        2,
 			"pool.entry.waiterLease":   2,
 			"pool.entry.waiters":       3,
 			"pool.entry.waiting":       2,
