@@ -38,6 +38,9 @@ type Config struct {
 	// Waits returns what Await waits for, nil if it does not wait. Requests are refused with it, and
 	// /readyz shows it. Without Waits, they say only that etcd has not answered yet.
 	Waits func() *problem.Error
+	// Explain returns an error that the instance waits for with what to do about it in this process; nil
+	// leaves all as they are.
+	Explain func(error) error
 	// Persist has [Server.Run] try again when it can't begin, for example because another process has
 	// the name of the host. Meanwhile /readyz has the reason. Otherwise only a failure of etcd is waited
 	// for.

@@ -195,7 +195,11 @@ func (s *Server) open(ctx context.Context, a *apiServer) (*instance.Client, erro
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = firstPause, lastPause
 	options := s.cfg.Options
-	options.OnWait = func(why error) { a.missing.Store(missingOf(why)) }
+	explain := s.cfg.Explain
+	if explain == nil {
+		explain = func(err error) error { return err }
+	}
+	options.OnWait = func(why error) { a.missing.Store(missingOf(explain(why))) }
 	for {
 		var err error
 		if s.cfg.Await != nil {
@@ -208,6 +212,7 @@ func (s *Server) open(ctx context.Context, a *apiServer) (*instance.Client, erro
 		if err == nil {
 			return client, nil
 		}
+		err = explain(err)
 		text := "etcd can't be reached, trying again"
 		if code := problem.CodeOf(err); code != problem.EtcdUnavailable && code != problem.EtcdFull {
 			text = "claims can't be made yet, trying again"

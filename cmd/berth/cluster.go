@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -52,12 +51,13 @@ The exit code is 0 if all members are healthy and report no alarm, otherwise 1.`
 							&cli.StringFlag{Name: "of", Usage: "`HOST` of the member, as in 'berth hosts list'", DefaultText: "NAME"},
 						},
 						Description: `Removes the member, and adds a new member at URL, such as https://10.0.0.4:7423, or at the same
-address if URL is not given. Then start 'berth server' there with an empty data directory.
+address if URL is not given. Then start 'berth server' there with an empty data directory. Until it
+has started, the command can be repeated, also with another URL.
 
 It also lists what the host of the member still holds. That is free when the leases end; until
 then, the sidecar of a server that has the name of the host and not its state directory is not
 ready. With --free it is freed now. Its holders may still run then: let what they change refuse
-their fencing tokens. If the member answers or was replaced before, --free only frees.`,
+their fencing tokens. If the member answers, --free only frees.`,
 						Action: onCluster(memberReplace, member, argument{name: "the address of the new member", optional: true, check: checkPeer}),
 					},
 					{
@@ -182,7 +182,7 @@ func bytesText(n int64) string {
 
 // replaced is what 'berth cluster member replace' has done.
 type replaced struct {
-	*cluster.MemberStatus
+	*cluster.Replacement
 	// Left is what the host of the member held, and Freed whether it was freed.
 	Left  *inspect.HostLeft `json:"left,omitempty"`
 	Freed bool              `json:"freed"`
@@ -200,7 +200,7 @@ func memberReplace(r *request, c *cluster.Client) error {
 	done := replaced{Freed: free}
 	var err error
 	if !free || r.Bool("force") || mustReplace(r, c, name) {
-		if done.MemberStatus, err = c.Replace(r.ctx(), name, at, r.Bool("force")); err != nil {
+		if done.Replacement, err = c.Replace(r.ctx(), name, at, r.Bool("force")); err != nil {
 			return err
 		}
 	}
@@ -212,29 +212,30 @@ func memberReplace(r *request, c *cluster.Client) error {
 		}
 		return err
 	})
-	if done.MemberStatus == nil && err != nil {
+	if done.Replacement == nil && err != nil {
 		return err
 	}
 	return errors.Join(r.print(done, func(out *page) { replacedText(out, name, host, done) }), err)
 }
 
 // mustReplace reports whether a member is to be replaced by a command that also frees what its host held: not
-// if it answers, or was replaced before.
+// if it answers.
 func mustReplace(r *request, c *cluster.Client, name string) bool {
 	s, err := c.Status(r.ctx())
 	if err != nil {
 		return true // the replacement says what is wrong
 	}
 	m, err := s.Find(name)
-	if err != nil {
-		return !slices.ContainsFunc(s.Members, func(m cluster.MemberStatus) bool { return m.Status == cluster.New })
-	}
-	return m.Status == cluster.Unreachable
+	return err != nil || m.Status == cluster.Unreachable
 }
 
 func replacedText(out *page, name, host string, done replaced) {
-	if done.MemberStatus != nil {
-		out.line("removed member %s, and added a learner at %s: now start the server there with an empty data directory", name, done.PeerURLs[0])
+	if m := done.Replacement; m != nil {
+		what := "removed member " + name + ", and added a learner"
+		if m.Before {
+			what = "the replacement of member " + name + " is prepared: a learner was added, and has not started,"
+		}
+		out.line("%s at %s: now start the server there with an empty data directory: 'berth server --name %s --cluster %s'", what, m.PeerURLs[0], name, m.Cluster)
 	}
 	left := done.Left
 	if left == nil {
@@ -256,14 +257,10 @@ func replacedText(out *page, name, host string, done replaced) {
 	if !done.Freed {
 		out.line("host %s still holds %s", host, left.Summary())
 		claims()
-		command := "berth cluster member replace " + name + " --free"
-		if host != name {
-			command += " --of " + host
-		}
 		if len(left.Running) > 0 {
 			out.line("processes of the host were seen within 10 s: %s", strings.Join(left.Running, ", "))
 		}
-		out.line("it is free when the leases end, or now with '%s', even if its holders still run", command)
+		out.line("it is free when the leases end, or now with '%s', even if its holders still run", freeCommand(name, host))
 		return
 	}
 	out.line("freed what host %s held: %s", host, left.Summary())
@@ -271,6 +268,15 @@ func replacedText(out *page, name, host string, done replaced) {
 	if len(left.Claims) > 0 {
 		out.line("the holders of these claims may still run: their fencing tokens may still be in use: %s", left.Tokens())
 	}
+}
+
+// freeCommand returns the command that frees what the host of a member still holds.
+func freeCommand(name, host string) string {
+	command := "berth cluster member replace " + name + " --free"
+	if host != name {
+		command += " --of " + host
+	}
+	return command
 }
 
 func memberRemove(r *request, c *cluster.Client) error {

@@ -21,6 +21,7 @@ import (
 	"github.com/berthhq/berth/internal/cluster"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed"
+	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/server"
 )
@@ -68,9 +69,9 @@ func serveServer(r *request) error {
 	cfg.Options.StateDir = filepath.Join(s.DataDir, stateFolder)
 	cfg.DrainTimeout = drainTimeout(r.Duration(drainFlagName))
 	etcd := startMember(s, log)
-	cfg.Await, cfg.Waits, cfg.Persist = etcd.await, etcd.waits.Load, true
+	cfg.Await, cfg.Waits, cfg.Explain, cfg.Persist = etcd.await, etcd.waits.Load, etcd.explain, true
 	err = serveHost(r, s, cfg, true, etcd, func(at addresses) string {
-		return fmt.Sprintf("berth server %s of host %s at %s, with etcd at %s", s.Name, s.Host, at, at.Etcd)
+		return fmt.Sprintf("berth server %s of host %s at %s, with etcd at %s%s", s.Name, s.Host, at, at.Etcd, etcd.host.note())
 	})
 	if cause := etcd.stop(); cause != nil {
 		return cause // it caused the other errors
@@ -105,7 +106,7 @@ type etcdMember struct {
 	// then the reason, or nil if it was stopped.
 	serves, ended chan struct{}
 	err           error
-	host          hostOfServer
+	host          *hostOfServer
 	// waits is what the member waits for; nil once it serves.
 	waits atomic.Pointer[problem.Error]
 }
@@ -115,7 +116,7 @@ func startMember(s config.Settings, log hclog.Logger) *etcdMember {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &etcdMember{
 		s: s, log: log.Named("member"), cancel: cancel, serves: make(chan struct{}), ended: make(chan struct{}),
-		host: hostOfServer{s: s, log: log},
+		host: newHostOfServer(s, log),
 	}
 	m.waitsFor("etcd is starting")
 	go func() {
@@ -127,6 +128,22 @@ func startMember(s config.Settings, log hclog.Logger) *etcdMember {
 		m.err = m.fault(err)
 	}()
 	return m
+}
+
+// explain adds to an error of the sidecar what to do about leases that a server without its state directory
+// finds. The sidecar of a server tries again by itself.
+func (m *etcdMember) explain(err error) error {
+	var e *problem.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	in, ok := e.Detail.(lease.InUse)
+	if !ok || in.Leases == 0 {
+		return err
+	}
+	return problem.New(e.Code, "host %q has leases (%d) of another %q than that of this server, which has lost its state directory, or has the name of another process. "+
+		"If its state is lost, run '%s', which frees what these leases hold. If another process has the name, stop it, or give one of them another name with the setting host. "+
+		"Otherwise, this server is ready when these leases have ended, in %s", in.Host, in.Leases, in.Instance, freeCommand(m.s.Name, in.Host), in.EndsWithin).WithDetail(in)
 }
 
 // waitsFor records what the member waits for.

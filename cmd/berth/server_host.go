@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,9 +26,31 @@ const hostFile = "host"
 type hostOfServer struct {
 	s   config.Settings
 	log hclog.Logger
+	// former is the name that the server had at its last start, if that is another one and it may have claims
+	// under it. Otherwise it is empty.
+	former string
 
 	mu      sync.Mutex
 	decided string // empty until then
+}
+
+func newHostOfServer(s config.Settings, log hclog.Logger) *hostOfServer {
+	h := &hostOfServer{s: s, log: log}
+	if _, err := lease.ReadToken(h.sidecarFolder()); errors.Is(err, fs.ErrNotExist) {
+		return h // it has never had claims
+	}
+	if name := h.last(); name != s.Host {
+		h.former = name
+	}
+	return h
+}
+
+// note returns what the line about a started server says of its host, before etcd can be asked for claims.
+func (h *hostOfServer) note() string {
+	if h.former == "" {
+		return ""
+	}
+	return fmt.Sprintf("; it keeps its former host name %s while it has claims under that name: write 'host: %[1]s' in the settings to keep it, or stop it with TERM before it starts with another name", h.former)
 }
 
 // name returns the name. The etcd of the server must serve.
@@ -38,14 +61,13 @@ func (h *hostOfServer) name(ctx context.Context) (string, error) {
 		return h.decided, nil
 	}
 	name := h.s.Host
-	former := h.former()
-	if former != "" && former != name {
+	if former := h.former; former != "" {
 		left, err := h.left(ctx, former)
 		if err != nil {
 			return "", err
 		}
 		if left > 0 {
-			h.log.Warn("this server has claims under its former host name, and keeps that name: write the setting host to keep it, or stop the server with TERM before it starts with another name",
+			h.log.Warn("this server has claims under its former host name, and keeps that name: write 'host: "+former+"' in the settings to keep it, or stop the server with TERM before it starts with another name",
 				"host", former, "instead_of", name, "leases", left)
 			name = former
 		}
@@ -58,9 +80,12 @@ func (h *hostOfServer) name(ctx context.Context) (string, error) {
 // folder is the state directory of the server.
 func (h *hostOfServer) folder() string { return filepath.Join(h.s.DataDir, stateFolder) }
 
-// former returns the name that the server had at its last start. Servers that have not written it had the
+// sidecarFolder is the state directory of the sidecar.
+func (h *hostOfServer) sidecarFolder() string { return filepath.Join(h.folder(), sidecar.Instance) }
+
+// last returns the name that the server had at its last start. Servers that have not written it had the
 // host name of the machine.
-func (h *hostOfServer) former() string {
+func (h *hostOfServer) last() string {
 	text, err := os.ReadFile(filepath.Join(h.folder(), hostFile))
 	if err == nil {
 		return strings.TrimSpace(string(text))
@@ -74,7 +99,7 @@ func (h *hostOfServer) former() string {
 
 // left returns how many leases the server has under another name.
 func (h *hostOfServer) left(ctx context.Context, host string) (int, error) {
-	token, err := lease.ReadToken(filepath.Join(h.folder(), sidecar.Instance))
+	token, err := lease.ReadToken(h.sidecarFolder())
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}

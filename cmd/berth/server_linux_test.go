@@ -411,8 +411,21 @@ func TestAServerKeepsTheHostNameOfItsClaims(t *testing.T) {
 	}
 	a.end(syscall.SIGHUP)
 
+	text := startServer(t, dir, "--name", "a", "-o", "table")
+	line, err := text.out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"berth server a of host a at http://", "keeps its former host name former while it has claims under that name", "write 'host: former'", "or stop it with TERM"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("it prints %q, want %q", line, want)
+		}
+	}
+	text.logs("former host name")
+	text.end(syscall.SIGHUP)
+
 	a = startServer(t, dir, "--name", "a").listens().ready()
-	a.logs("write the setting host to keep it")
+	a.logs("write 'host: former' in the settings to keep it")
 	if out := a.berth("claims", "list"); !strings.Contains(out, "former") {
 		t.Errorf("the claim is not that of the former host: %s", out)
 	}
@@ -421,7 +434,15 @@ func TestAServerKeepsTheHostNameOfItsClaims(t *testing.T) {
 	}
 	a.end(syscall.SIGTERM)
 
-	// Without claims, it has its new name.
+	// Without claims, it has its new name, and does not mention the former one again.
+	a = startServer(t, dir, "--name", "a").listens().ready()
+	a.end(syscall.SIGTERM)
+	text = startServer(t, dir, "--name", "a", "-o", "table")
+	if line, err = text.out.ReadString('\n'); err != nil || strings.Contains(line, "former") {
+		t.Errorf("it prints %q, %v", line, err)
+	}
+	text.logs("ready")
+	text.end(syscall.SIGTERM)
 	a = startServer(t, dir, "--name", "a").listens().ready()
 	if out := a.berth("hosts", "list"); !strings.Contains(out, "\na ") {
 		t.Errorf("the hosts are %s", out)
@@ -454,8 +475,10 @@ func TestAServerThatLostItsStateLeavesTheMemberAlive(t *testing.T) {
 	}
 	a = startServer(t, dir, "--name", "a").listens()
 	a.logs("has lost its state directory")
-	if why := a.notReady(); !strings.Contains(why, "has leases") {
-		t.Errorf("it is not ready because of %q", why)
+	for _, want := range []string{"has leases", "run 'berth cluster member replace a --free'", "when these leases have ended, in "} {
+		if why := a.notReady(); !strings.Contains(why, want) || strings.Contains(why, "start again") {
+			t.Errorf("it is not ready because of %q, want %q", why, want)
+		}
 	}
 	a.berth("cluster", "status")
 	freed := a.berth("cluster", "member", "replace", "a", "--free")

@@ -121,10 +121,17 @@ func (s *Status) Find(name string) (*MemberStatus, error) {
 		if m.Name == name || m.ID == name {
 			return &s.Members[i], nil
 		}
-		all = append(all, m.label())
+		one := m.label()
+		if m.isAdded() {
+			one += " (at " + strings.Join(m.PeerURLs, ",") + ", not started)"
+		}
+		all = append(all, one)
 	}
 	return nil, problem.New(problem.NotFound, "the cluster has no member %s: its members are %s", problem.Quote(name), strings.Join(all, ", "))
 }
+
+// isAdded reports whether the member was added to a running cluster, and has never run. It has no name then.
+func (m *MemberStatus) isAdded() bool { return m.Status == New && m.Name == "" }
 
 // label returns the name of a member, or its id if it has no name yet.
 func (m *MemberStatus) label() string {
@@ -362,11 +369,19 @@ func rootOf(err error) string {
 // Replace lets a server without data take the place of a member: it removes the member, and adds a
 // learner at a peer address, or at the address of the removed member if peerURL is empty. It
 // refuses to remove a member that answers, unless force is set. It always refuses a change after
-// which the members that answer would not be a majority.
-func (c *Client) Replace(ctx context.Context, name, peerURL string, force bool) (*MemberStatus, error) {
-	s, old, err := c.find(ctx, name)
+// which the members that answer would not be a majority. If the member was replaced before, and the server
+// has not started since, Replace returns the learner, at peerURL if that is not empty.
+func (c *Client) Replace(ctx context.Context, name, peerURL string, force bool) (*Replacement, error) {
+	s, err := c.working(ctx)
 	if err != nil {
 		return nil, err
+	}
+	old, err := s.Find(name)
+	if err != nil {
+		if again, err := c.replaceAgain(ctx, s, name, peerURL); again != nil || err != nil {
+			return again, err
+		}
+		return nil, problem.New(problem.NotFound, "%w. A server that was removed needs no replacement: start it with an empty data directory, and it joins the cluster", err)
 	}
 	if peerURL == "" {
 		peerURL = old.PeerURLs[0]
@@ -382,8 +397,58 @@ func (c *Client) Replace(ctx context.Context, name, peerURL string, force bool) 
 	}); err != nil {
 		return nil, problem.New(problem.CodeOf(err), "member %s was removed, but %s could not be added; it is added when the server there starts: %w", old.label(), peerURL, err)
 	}
-	old.PeerURLs = []string{peerURL}
-	return old, nil
+	return s.replacement(old, name, peerURL), nil
+}
+
+// Replacement is a member that was replaced.
+type Replacement struct {
+	// MemberStatus is that of the removed member, with the address of its replacement; or that of the
+	// replacement, with the name of the member, if it was added before.
+	*MemberStatus
+	// Before reports whether the member was replaced before, and its replacement has not started.
+	Before bool `json:"replaced_before"`
+	// Cluster is the setting cluster with the address of the replacement.
+	Cluster string `json:"cluster"`
+}
+
+// replacement returns what takes the place of a member.
+func (s *Status) replacement(m *MemberStatus, name, peerURL string) *Replacement {
+	all := []string{name + "=" + peerURL}
+	for _, one := range s.Members {
+		if one.id != m.id && one.Name != "" && len(one.PeerURLs) > 0 {
+			all = append(all, one.Name+"="+one.PeerURLs[0])
+		}
+	}
+	slices.Sort(all)
+	before := m.isAdded()
+	m.Name, m.PeerURLs = name, []string{peerURL}
+	return &Replacement{MemberStatus: m, Before: before, Cluster: strings.Join(all, ",")}
+}
+
+// replaceAgain returns the replacement of a member that is no longer in the cluster: the learner that was added
+// and has not run. etcd has at most one, and does not know its name. If peerURL is not empty, that is its address
+// from now on. It returns nil if there is none.
+func (c *Client) replaceAgain(ctx context.Context, s *Status, name, peerURL string) (*Replacement, error) {
+	i := slices.IndexFunc(s.Members, func(m MemberStatus) bool { return m.isAdded() && !m.voter })
+	if i < 0 {
+		return nil, nil
+	}
+	m := &s.Members[i]
+	if peerURL == "" {
+		peerURL = m.PeerURLs[0]
+	}
+	if !slices.Contains(m.PeerURLs, peerURL) {
+		if err := s.checkSuccessor(m, peerURL); err != nil {
+			return nil, err
+		}
+		if err := c.change(ctx, rpctypes.ErrPeerURLExist, func(ctx context.Context) error {
+			_, err := c.etcd.MemberUpdate(ctx, m.id, []string{peerURL})
+			return err
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return s.replacement(m, name, peerURL), nil
 }
 
 // Remove removes a member for good, under the same conditions as [Client.Replace].

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,6 +90,28 @@ func TestAMemberIsReplacedByAServerWithoutData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if want := clusterOf(t, m, "m1", old.PeerURLs[0]); old.Before || old.Cluster != want {
+		t.Errorf("it is replaced as %+v, want the cluster %s", old, want)
+	}
+	// Until the server there has started, the command can be repeated, with the same answer.
+	const elsewhere = "http://127.0.0.1:9"
+	at := old.PeerURLs[0]
+	for _, step := range [][2]string{{"", at}, {at, at}, {elsewhere, elsewhere}, {"", elsewhere}, {at, at}} {
+		url, want := step[0], step[1]
+		again, err := c.Replace(t.Context(), "m1", url, false)
+		if err != nil {
+			t.Fatalf("the replacement is repeated at %q: %v", url, err)
+		}
+		if !again.Before || again.Name != "m1" || again.PeerURLs[0] != want || again.Cluster != clusterOf(t, m, "m1", want) {
+			t.Errorf("the replacement is repeated at %q as %+v", url, again)
+		}
+	}
+	if _, err := c.Replace(t.Context(), "m1", "https://127.0.0.1:9", false); problem.CodeOf(err) != problem.Invalid {
+		t.Errorf("the replacement gets another scheme: %v", err)
+	}
+	if _, err := c.Remove(t.Context(), "m1", false); problem.CodeOf(err) != problem.NotFound || !strings.Contains(err.Error(), "(at "+at+", not started)") {
+		t.Errorf("the removal of a member that was replaced: %v", err)
+	}
 
 	self := Member{Name: "m1", PeerURL: old.PeerURLs[0]}
 	f := joiner(m, self)
@@ -110,6 +133,19 @@ func TestAMemberIsReplacedByAServerWithoutData(t *testing.T) {
 	if s, err := c.Status(t.Context()); err != nil || s.Voters != 3 || len(s.Members) != 3 {
 		t.Errorf("then the cluster is %+v, %v", s, err)
 	}
+}
+
+// clusterOf is the setting cluster of some members in which one has another address.
+func clusterOf(t *testing.T, m *embedtest.Members, name, address string) string {
+	t.Helper()
+	all := []string{name + "=" + address}
+	for _, one := range m.Server(0).Identity().Members {
+		if one.Name != name && one.Name != "" {
+			all = append(all, one.Name+"="+one.PeerURLs[0])
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ",")
 }
 
 func TestTheAddressOfAMemberFollowsItsConfiguration(t *testing.T) {
