@@ -51,8 +51,8 @@ The exit code is 0 if all members are healthy and report no alarm, otherwise 1.`
 							&cli.StringFlag{Name: "of", Usage: "`HOST` of the member, as in 'berth hosts list'", DefaultText: "NAME"},
 						},
 						Description: `Removes the member, and adds a new member at URL, such as https://10.0.0.4:7423, or at the same
-address if URL is not given. Then start 'berth server' there with an empty data directory. Until it
-has started, the command can be repeated, also with another URL.
+address if URL is not given. Then start 'berth server' there with an empty data directory. Until
+it has started, the command can be repeated, also with another URL.
 
 It also lists what the host of the member still holds. That is free when the leases end; until
 then, the sidecar of a server that has the name of the host and not its state directory is not
@@ -231,11 +231,12 @@ func mustReplace(r *request, c *cluster.Client, name string) bool {
 
 func replacedText(out *page, name, host string, done replaced) {
 	if m := done.Replacement; m != nil {
-		what := "removed member " + name + ", and added a learner"
 		if m.Before {
-			what = "the replacement of member " + name + " is prepared: a learner was added, and has not started,"
+			out.line("the replacement of member %s is prepared: a learner was added at %s, and has not started", name, m.PeerURLs[0])
+		} else {
+			out.line("removed member %s, and added a learner at %s", name, m.PeerURLs[0])
 		}
-		out.line("%s at %s: now start the server there with an empty data directory: 'berth server --name %s --cluster %s'", what, m.PeerURLs[0], name, m.Cluster)
+		out.line("now start the server there with an empty data directory, its other settings, and 'berth server --name %s --cluster %s'", name, m.Cluster)
 	}
 	left := done.Left
 	if left == nil {

@@ -149,3 +149,47 @@ func TestServersSayWhichOthersTheyWaitFor(t *testing.T) {
 		s.end(syscall.SIGKILL)
 	}
 }
+
+func TestTheReplacementOfAMemberCanBeRepeated(t *testing.T) {
+	t.Parallel()
+	n := newNeighbors(t)
+	var all []*serverProcess
+	for _, name := range []string{"a", "b", "c"} {
+		all = append(all, n.start(name, "abc"))
+	}
+	for _, s := range all {
+		s.ready()
+	}
+	all[1].end(syscall.SIGKILL)
+	replace := func(more ...string) string {
+		t.Helper()
+		args := append([]string{"cluster", "member", "replace", "b"}, more...)
+		out, err := rig{t, []string{"BERTH_ENDPOINTS=" + n.endpoints("ac"), "BERTH_HOST=operator"}}.command(args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	first, next, _ := strings.Cut(replace(), "\n")
+	at, ok := strings.CutPrefix(first, "removed member b, and added a learner at ")
+	next, _, _ = strings.Cut(next, "\n")
+	if !ok || !strings.HasPrefix(next, "now start the server there with an empty data directory") || !strings.Contains(next, "b="+at) {
+		t.Fatalf("it says %q, and then %q", first, next)
+	}
+	for _, more := range [][]string{nil, {"--force"}, {at}} {
+		want := "the replacement of member b is prepared: a learner was added at " + at + ", and has not started\n" + next + "\n"
+		if got := replace(more...); !strings.HasPrefix(got, want) {
+			t.Errorf("with %q it says %s, want %s", more, got, want)
+		}
+	}
+	// Once nothing of the host is seen any longer, --free says the same.
+	free := []string{"cluster", "member", "replace", "b", "--free", "--endpoints", n.endpoints("ac")}
+	all[0].until("what the host held can be freed", func() bool {
+		out, err := rig{t, nil}.command(free...).CombinedOutput()
+		return err == nil && strings.HasPrefix(string(out), "the replacement of member b is prepared")
+	})
+	const elsewhere = "http://127.0.0.1:9"
+	if got := replace(elsewhere); !strings.Contains(got, "b="+elsewhere) || strings.Contains(got, "b="+at) {
+		t.Errorf("at another address it says %s", got)
+	}
+}
