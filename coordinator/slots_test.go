@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -159,6 +160,40 @@ func TestWaitersOfRunsThatHaveEndedLeaveTheLine(t *testing.T) {
 				t.Errorf("%s is left", kv.Key)
 			}
 		})
+	})
+}
+
+// The slots of a run are not granted while claims wait for the pool. Other runs do not wait for that.
+func TestARunWhosePoolHasAQueueHoldsUpNoOther(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.pool("db", 3)
+		fl.candidate("one")
+		x := fl.starter("x")
+		claim := func(ctx context.Context, id string, slots int, wait time.Duration) error {
+			_, err := x.engine.Claim(ctx, &pool.Request{ID: id, Slots: map[string]int{"db": slots}, Wait: wait})
+			return err
+		}
+		if err := claim(t.Context(), "holds", 1, 0); err != nil {
+			t.Fatal(err)
+		}
+		waiting, leave := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() { left <- claim(waiting, "waits", 3, time.Hour) }()
+		fl.proceed()
+		fl.submit("small", needs("db", 1))
+		time.Sleep(100 * time.Millisecond)
+		for i := range 5 {
+			id := fmt.Sprintf("plain%d", i)
+			fl.submit(id)
+			time.Sleep(500 * time.Millisecond)
+			if r, err := fl.Get(t.Context(), id); err != nil || r.Status != run.NotStarted {
+				t.Errorf("%s is not admitted within 500 ms: %v, %v", id, r.Status, err)
+			}
+		}
+		leave()
+		<-left
+		fl.proceed()
+		fl.is(map[string]string{"small": "not_started"})
 	})
 }
 

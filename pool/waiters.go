@@ -313,7 +313,8 @@ func (c *core) judge(entries []*entry, now time.Time) {
 		if hurried && (!c.ready(e) || c.anyStale(e.needs)) || c.entryRoute(e) == routeUnknown {
 			continue
 		}
-		if hurried && c.entryRoute(e) == routeQueue {
+		// Without leases for waiters, an instance has none that a dispatcher could grant.
+		if hurried && c.waiterLeases != nil && c.entryRoute(e) == routeQueue {
 			if due == nil {
 				due = c.due()
 			}
