@@ -62,9 +62,9 @@ func (s *Settings) secureSidecar() bool { return strings.HasPrefix(s.Sidecar, "h
 // dialTLS reads the authorities and the certificate to use: the files of the fields
 // cacert, cert and key whose names begin with prefix.
 func dialTLS(log hclog.Logger, prefix, cacert, cert, key string) (func() *tls.Config, Problems) {
-	own := pair{certField: prefix + "cert", certFile: cert, keyField: prefix + "key", keyFile: key}
-	return reloadTLS(log, own, file{field: prefix + "cacert", path: cacert}, func(own []tls.Certificate, roots *x509.CertPool) *tls.Config {
-		return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: own, RootCAs: roots}
+	mine := pair{certField: prefix + "cert", certFile: cert, keyField: prefix + "key", keyFile: key}
+	return reloadTLS(log, mine, file{field: prefix + "cacert", path: cacert}, func(own []tls.Certificate, roots *x509.CertPool) *tls.Config {
+		return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: own, RootCAs: roots, GetClientCertificate: mine.shown(own)}
 	})
 }
 
@@ -156,4 +156,30 @@ func (p pair) parse(read contents) ([]tls.Certificate, error) {
 		return nil, fmt.Errorf("%s and %s (%s) are not a certificate and its key: %w", p.certFile, p.keyFile, p.keyField, err)
 	}
 	return []tls.Certificate{c}, nil
+}
+
+// shown returns which certificate a server is shown that asks for one: as crypto/tls does, but for one that is
+// not valid now it returns an error, since few servers say why they close the connection.
+func (p pair) shown(own []tls.Certificate) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	return func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		for i := range own {
+			if asked.SupportsCertificate(&own[i]) == nil {
+				return &own[i], p.valid(own[i].Leaf, time.Now())
+			}
+		}
+		return &tls.Certificate{}, nil
+	}
+}
+
+// valid returns an error if a certificate of these files is not valid at a time.
+func (p pair) valid(leaf *x509.Certificate, now time.Time) error {
+	switch {
+	case now.After(leaf.NotAfter):
+		return fmt.Errorf("%s: the certificate in %s has expired at %s, so nothing accepts it: replace it, for example with 'berth certs issue NAME --renew'",
+			p.certField, p.certFile, leaf.NotAfter.UTC().Format(time.RFC3339))
+	case now.Before(leaf.NotBefore):
+		return fmt.Errorf("%s: the certificate in %s is not valid before %s: check the clock of this machine, or replace the certificate",
+			p.certField, p.certFile, leaf.NotBefore.UTC().Format(time.RFC3339))
+	}
+	return nil
 }

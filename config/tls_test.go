@@ -183,7 +183,7 @@ func TestWhoIsNotMeantIsRefused(t *testing.T) {
 		t.Errorf("a server of another authority: %v", err)
 	}
 	anonymous := w.client().Clone()
-	anonymous.Certificates = nil
+	anonymous.Certificates, anonymous.GetClientCertificate = nil, nil
 	if who, serverErr, err := shake(t, w.server(), anonymous, "localhost"); who != "" || serverErr != nil || err != nil {
 		t.Errorf("a client without a certificate: %q, %v, %v", who, serverErr, err)
 	}
@@ -192,6 +192,26 @@ func TestWhoIsNotMeantIsRefused(t *testing.T) {
 	foreign.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &foreign.Certificates[0], nil }
 	if _, err, _ := shake(t, w.server(), foreign, "localhost"); !errors.As(err, &unknown) {
 		t.Errorf("a client of another authority: %v", err)
+	}
+}
+
+// Most servers only close the connection.
+func TestAClientSaysThatItsCertificateHasExpired(t *testing.T) {
+	one := testcert.New(t)
+	w := connected(t, one)
+	expired := one.Expired(t)
+	client, err := Settings{CACert: one.File, Cert: expired.CertFile, Key: expired.KeyFile}.ClientTLS(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "cert: the certificate in " + expired.CertFile + " has expired at "
+	if _, _, err := shake(t, w.server(), client(), "localhost"); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("the handshake failed with %v, want %s…", err, want)
+	}
+	open := w.server().Clone() // it asks for no certificate
+	open.ClientAuth = tls.NoClientCert
+	if _, serverErr, err := shake(t, open, client(), "localhost"); serverErr != nil || err != nil {
+		t.Errorf("a server that asks for no certificate: %v, %v", serverErr, err)
 	}
 }
 

@@ -420,6 +420,9 @@ var advice = map[problem.Code]string{
 // explain makes one line of an error: what happened, and what to do.
 func explain(err error) string {
 	text := strings.TrimSuffix(err.Error(), "\n")
+	if strings.Contains(text, "x509: certificate has expired or is not yet valid") {
+		return text + "; this is the certificate of the server: replace it there, for example with 'berth certs issue NAME --renew', or correct the clock"
+	}
 	if todo, ok := advice[problem.CodeOf(err)]; ok && !strings.Contains(text, "berth ") {
 		return text + "; " + todo
 	}

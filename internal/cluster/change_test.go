@@ -104,9 +104,10 @@ func TestAChangeWithAnUnknownOutcomeIsMade(t *testing.T) {
 func TestAReasonIsReadable(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`connection error: desc = "dial tcp 10.0.0.1:2379: connect: connection refused"`:                            "dial tcp 10.0.0.1:2379: connect: connection refused",
-		`connection error: desc = "tls: failed to verify certificate: x509: of \"berth authority\""`:                `tls: failed to verify certificate: x509: of "berth authority"; certificates must be signed by one authority: use the files of that of the servers (--cacert, --cert, --key)`,
-		`connection error: desc = "error reading server preface: remote error: tls: unknown certificate authority"`: "error reading server preface: remote error: tls: unknown certificate authority; certificates must be signed by one authority: use the files of that of the servers (--cacert, --cert, --key)",
+		`connection error: desc = "dial tcp 10.0.0.1:2379: connect: connection refused"`:                                                             "dial tcp 10.0.0.1:2379: connect: connection refused",
+		`connection error: desc = "tls: failed to verify certificate: x509: of \"berth authority\""`:                                                 `tls: failed to verify certificate: x509: of "berth authority"; certificates must be signed by one authority: use the files of that of the servers (--cacert, --cert, --key)`,
+		`connection error: desc = "error reading server preface: remote error: tls: unknown certificate authority"`:                                  "error reading server preface: remote error: tls: unknown certificate authority; certificates must be signed by one authority: use the files of that of the servers (--cacert, --cert, --key)",
+		`connection error: desc = "tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time x is after y"`: "tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time x is after y",
 		"etcdserver: no leader": "etcdserver: no leader",
 	} {
 		if got := rootOf(status.Error(codes.Unavailable, text)); got != want {

@@ -298,14 +298,14 @@ func (c *Client) self() (string, error) {
 	}
 	conf := c.cfg.TLS()
 	var cert *tls.Certificate
-	if conf.GetClientCertificate != nil {
+	if len(conf.Certificates) > 0 {
+		cert = &conf.Certificates[0]
+	} else if conf.GetClientCertificate != nil {
 		got, err := conf.GetClientCertificate(&tls.CertificateRequestInfo{})
 		if err != nil {
 			return "", problem.Field("cert", "%w", err)
 		}
 		cert = got
-	} else if len(conf.Certificates) > 0 {
-		cert = &conf.Certificates[0]
 	}
 	if cert == nil || len(cert.Certificate) == 0 {
 		return "", nil

@@ -144,10 +144,10 @@ func (c *Client) certificate() (*tls.Certificate, error) {
 		return nil, nil
 	}
 	switch conf := c.tls(); {
-	case conf.GetClientCertificate != nil:
-		return conf.GetClientCertificate(&tls.CertificateRequestInfo{})
 	case len(conf.Certificates) > 0:
 		return &conf.Certificates[0], nil
+	case conf.GetClientCertificate != nil:
+		return conf.GetClientCertificate(&tls.CertificateRequestInfo{})
 	}
 	return nil, nil
 }

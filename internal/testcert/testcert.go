@@ -65,6 +65,16 @@ func (a *Authority) Client(t testing.TB, name string) Pair {
 	return a.pair(t, c)
 }
 
+// Expired returns a certificate for a client and a server that has expired a minute ago.
+func (a *Authority) Expired(t testing.TB) Pair {
+	t.Helper()
+	c := a.template("expired")
+	c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
+	c.DNSNames = []string{"localhost"}
+	c.NotAfter = time.Now().Add(-time.Minute)
+	return a.pair(t, c)
+}
+
 func (a *Authority) template(name string) *x509.Certificate {
 	a.serial++
 	return &x509.Certificate{
