@@ -63,7 +63,7 @@ func (l *loader) findEtcd() {
 		if at := l.origins["data_dir"]; at.strength != byDefault && l.sound("data_dir") {
 			sockets = slices.Insert(sockets, 0, localSocket{EtcdSocket(s.DataDir), !filepath.IsAbs(s.DataDir)})
 		}
-		s.finder = &finder{first: defaultEndpoint, sockets: sockets}
+		s.finder = &finder{address: defaultEndpoint, sockets: sockets}
 	}
 }
 
@@ -90,8 +90,8 @@ type localSocket struct {
 // finder finds the etcd of this machine. After the first connection it stays with that etcd: another one
 // has other claims.
 type finder struct {
-	// first is the address in place of which the sockets count, too.
-	first   string
+	// address is the one in place of which the sockets count, too.
+	address string
 	sockets []localSocket
 
 	mu sync.Mutex
@@ -99,10 +99,11 @@ type finder struct {
 	found func(context.Context) (net.Conn, error)
 }
 
-// dial connects to an address. If no process listens at the first one, it connects to the first of the
-// sockets at which a process listens.
+// dial connects to an address. In place of that of the finder, it connects to the first of the sockets at
+// which a process listens. Every user of the machine can listen at the address if no other one does, so
+// it does not count if a socket is there whose server has ended.
 func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
-	if address != f.first {
+	if address != f.address {
 		return connect(ctx, "tcp", address)
 	}
 	f.mu.Lock()
@@ -110,25 +111,26 @@ func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 	if f.found != nil {
 		return f.found(ctx)
 	}
-	conn, err := connect(ctx, "tcp", address)
-	if err == nil {
-		f.found = func(ctx context.Context) (net.Conn, error) { return connect(ctx, "tcp", address) }
-		return conn, nil
-	}
+	var others error // servers that are not for this user
 	for _, s := range f.sockets {
-		conn, failed := s.dial(ctx)
-		if failed == nil {
+		conn, err := s.dial(ctx)
+		switch {
+		case err == nil:
 			f.found = s.dial
 			return conn, nil
-		}
-		if errors.Is(failed, fs.ErrPermission) {
-			err = fmt.Errorf("%w; %s belongs to another user: become that user, or give endpoints", err, s.path)
-		}
-		if errors.Is(failed, syscall.ECONNREFUSED) {
-			err = fmt.Errorf("%w; no process serves %s: its server has ended, start it again", err, s.path)
+		case errors.Is(err, syscall.ECONNREFUSED):
+			return nil, fmt.Errorf("no process serves %s: its server has ended, start it again, or give endpoints: %w", s.path, err)
+		case errors.Is(err, fs.ErrPermission):
+			others = errors.Join(others, fmt.Errorf("%s belongs to another user: become that user, or give endpoints", s.path))
 		}
 	}
-	return nil, err
+	at := func(ctx context.Context) (net.Conn, error) { return connect(ctx, "tcp", address) }
+	conn, err := at(ctx)
+	if err != nil {
+		return nil, errors.Join(err, others)
+	}
+	f.found = at
+	return conn, nil
 }
 
 func (s localSocket) dial(ctx context.Context) (net.Conn, error) {

@@ -33,11 +33,11 @@ func TestWithoutEndpointsTheFirstEtcdOfThisMachineIsUsed(t *testing.T) {
 	dir := t.TempDir()
 	dev, server := filepath.Join(dir, "d"), filepath.Join(dir, "s")
 	tcp := listenAt(t, "tcp", "127.0.0.1:0")
-	first := tcp.Addr().String()
+	address := tcp.Addr().String()
 	mine, its := etcdAt(t, dev), etcdAt(t, server)
 	find := func() (*finder, string, error) {
-		f := &finder{first: first, sockets: []localSocket{{EtcdSocket(dev), true}, {EtcdSocket(server), false}}}
-		conn, err := f.dial(t.Context(), first)
+		f := &finder{address: address, sockets: []localSocket{{EtcdSocket(dev), true}, {EtcdSocket(server), false}}}
+		conn, err := f.dial(t.Context(), address)
 		if err != nil {
 			return f, "", err
 		}
@@ -52,18 +52,18 @@ func TestWithoutEndpointsTheFirstEtcdOfThisMachineIsUsed(t *testing.T) {
 		}
 		return f
 	}
-	kept := want(first)
-	_ = tcp.Close()
-	want(EtcdSocket(dev))
-	if _, err := kept.dial(t.Context(), first); err == nil {
-		t.Error("a process goes to another etcd than the one that it began with")
-	}
+	kept := want(EtcdSocket(dev))
 	if err := os.Chmod(filepath.Join(dev, EtcdFolder), 0o777); err != nil {
 		t.Fatal(err)
 	}
 	want(EtcdSocket(server)) // in a folder that others can change, the socket can be that of another user
 	_, _ = mine.Close(), its.Close()
-	if _, _, err := find(); err == nil || !strings.Contains(err.Error(), first) {
+	if _, err := kept.dial(t.Context(), address); err == nil {
+		t.Error("a process goes to another etcd than the one that it began with")
+	}
+	want(address)
+	_ = tcp.Close()
+	if _, _, err := find(); err == nil || !strings.Contains(err.Error(), address) {
 		t.Errorf("with nothing to find, the error is %v", err)
 	}
 }
@@ -100,14 +100,15 @@ func TestCommandsWithTheSettingsOfAServerAloneWithTLSFindIt(t *testing.T) {
 	}
 }
 
-func TestASocketThatAKilledServerHasLeftIsNamed(t *testing.T) {
+// Any user can listen at the default address while the server of the machine is down.
+func TestNothingIsTakenForAServerThatWasKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	tcp, socket := listenAt(t, "tcp", "127.0.0.1:0"), etcdAt(t, dir)
 	socket.(*net.UnixListener).SetUnlinkOnClose(false)
-	_, _ = tcp.Close(), socket.Close()
-	f := &finder{first: tcp.Addr().String(), sockets: []localSocket{{EtcdSocket(dir), false}}}
-	if _, err := f.dial(t.Context(), f.first); err == nil || !strings.Contains(err.Error(), "no process serves "+EtcdSocket(dir)) {
+	_ = socket.Close()
+	f := &finder{address: tcp.Addr().String(), sockets: []localSocket{{EtcdSocket(dir), false}}}
+	if _, err := f.dial(t.Context(), f.address); err == nil || !strings.Contains(err.Error(), "no process serves "+EtcdSocket(dir)) {
 		t.Errorf("the error is %v", err)
 	}
 }

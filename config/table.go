@@ -22,7 +22,7 @@ var fields = []Field{
 	},
 
 	{
-		Name: "endpoints", Group: Etcd, Default: defaultEndpoint, computed: "127.0.0.1:2379, or else the socket of 'berth dev' in .berth, or of a server on this host",
+		Name: "endpoints", Group: Etcd, Default: defaultEndpoint, computed: "the socket of 'berth dev' in .berth or of a server on this host, or else 127.0.0.1:2379",
 		Usage: "`ADDRESSES` of the etcd members, separated by commas",
 		Must:  "different addresses of etcd such as 10.0.0.1:2379, https://etcd-1:2379 or unix:///var/lib/berth/etcd/etcd.sock, separated by commas",
 		value: typed[[]string]{func(s *Settings) *[]string { return &s.Endpoints }, parseEndpoints},
