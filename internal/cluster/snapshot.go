@@ -136,7 +136,7 @@ func Restore(file, dir string, self Member, bump uint64) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	locked, err := embed.OpenDataDir(dir)
+	locked, err := embed.OpenDataDirOfOwner(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -184,3 +184,38 @@ func TestASocketOfAnotherUserInASharedFolderIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestRootMakesAFolderForTheOwnerOfTheOneAbove(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to give files to other users")
+	}
+	base := t.TempDir()
+	theirs := folder(t, 0o700, base, "theirs")
+	give(t, theirs)
+	below := folder(t, 0o700, theirs, "below")
+	give(t, below)
+	open := folder(t, 0o777, base, "open")
+	give(t, open)
+	third := folder(t, 0o700, theirs, "third")
+	if err := os.Lchown(third, other-1, other-1); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(theirs, "link")
+	if err := os.Symlink(base, link); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{
+		filepath.Join(base, "none"):   "",
+		filepath.Join(theirs, "none"): "",
+		below:                         "",
+		filepath.Join(open, "none"):   "chmod o-w " + open,
+		filepath.Join(below, "deep"):  "belongs to",
+		third:                         "is not a folder of",
+		link:                          "is not a folder of",
+	} {
+		err := MakeFolderOfOwner(dir)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", dir, err, want)
+		}
+	}
+}

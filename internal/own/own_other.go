@@ -9,5 +9,6 @@ func Folder(string) error       { return nil }
 func SocketFolder(string) error { return nil }
 func Socket(string) error       { return nil }
 
-// MakeFolder makes a folder.
-func MakeFolder(dir string) error { return os.MkdirAll(dir, 0o700) }
+// MakeFolder and MakeFolderOfOwner make a folder.
+func MakeFolder(dir string) error        { return os.MkdirAll(dir, 0o700) }
+func MakeFolderOfOwner(dir string) error { return MakeFolder(dir) }

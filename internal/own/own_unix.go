@@ -3,6 +3,7 @@
 package own
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -34,6 +35,37 @@ func MakeFolder(dir string) error {
 		return err
 	}
 	return Folder(dir) // another user may have made it meanwhile
+}
+
+// MakeFolderOfOwner is [MakeFolder] for what the owner of the folder above will use. If this process is root, that
+// may be any user, but nobody else: what leads there must be root's, and others may not write to it.
+func MakeFolderOfOwner(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	parent := filepath.Dir(dir)
+	above, err := os.Lstat(parent)
+	if err != nil || os.Geteuid() != 0 || isOwn(above) || !above.IsDir() {
+		return MakeFolder(dir)
+	}
+	if err := walk(filepath.Dir(parent), checkParent); err != nil {
+		return err
+	}
+	if mode := above.Mode(); mode&othersWrite != 0 {
+		return fmt.Errorf("all users may write to %s (mode %04o): run chmod o-w %s, or choose another folder", parent, mode.Perm(), parent)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() || !isOwn(info) && ownerOf(info) != ownerOf(above) {
+		return fmt.Errorf("%s is not a folder of %s, as %s is: choose another folder", dir, ownerOf(above), parent)
+	}
+	return nil
 }
 
 // Socket returns why a socket is none to connect to: it is another user's, in a folder in which any user

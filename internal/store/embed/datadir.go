@@ -39,8 +39,14 @@ type DataDir struct {
 
 // OpenDataDir creates a data directory if it does not exist, and locks it until [DataDir.Close], or
 // until the server that has it as [Config.Dir] is closed.
-func OpenDataDir(dir string) (*DataDir, error) {
-	lock, err := openDataDir(dir)
+func OpenDataDir(dir string) (*DataDir, error) { return openAs(dir, own.MakeFolder) }
+
+// OpenDataDirOfOwner is [OpenDataDir] for data that the owner of the folder above will use: see
+// [own.MakeFolderOfOwner].
+func OpenDataDirOfOwner(dir string) (*DataDir, error) { return openAs(dir, own.MakeFolderOfOwner) }
+
+func openAs(dir string, makeFolder func(string) error) (*DataDir, error) {
+	lock, err := openDataDir(dir, makeFolder)
 	if err != nil {
 		return nil, explain(&Config{DataDir: dir}, err)
 	}
@@ -162,8 +168,8 @@ func (d *DataDir) Close() error { return d.lock.Close() }
 // openDataDir creates the data directory if it does not exist, locks it, and checks whether this
 // etcd can read it. etcd itself would wait for ever if another process has the lock, and panic if
 // the data is of a newer version.
-func openDataDir(dir string) (*fileutil.LockedFile, error) {
-	if err := own.MakeFolder(dir); err != nil {
+func openDataDir(dir string, makeFolder func(string) error) (*fileutil.LockedFile, error) {
+	if err := makeFolder(dir); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDataDir, err)
 	}
 	lock, err := lockDataDir(dir)

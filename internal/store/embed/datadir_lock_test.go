@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+
+	"github.com/berthhq/berth/internal/own"
 )
 
 // A child that is being forked has the lock of a member that has ended for a moment.
@@ -25,7 +27,7 @@ func TestALockThatIsGivenUpLateIsWaitedFor(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			lock, err := openDataDir(dir)
+			lock, err := openDataDir(dir, own.MakeFolder)
 			if !errors.Is(err, want) {
 				t.Errorf("given up after %s: %v, want %v", after, err, want)
 			}
