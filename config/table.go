@@ -183,7 +183,7 @@ var fields = []Field{
 	},
 	{
 		Name: "max_stored_run_data", Group: Serve, Default: "256MiB",
-		Usage: "data of the runs of one identity in etcd, until they are deleted, at most `SIZE`",
+		Usage: "data of the runs of one identity in etcd, with the events of their attempts, until they are deleted, at most `SIZE`",
 		Must:  "a size such as 256MiB, from 1MiB to 64GiB",
 		value: typed[Size]{func(s *Settings) *Size { return &s.MaxStoredRunData }, sizeFrom(1<<20, 64<<30)},
 	},

@@ -27,7 +27,7 @@ func (s Store) Submit(ctx context.Context, id string, spec Spec) (r *Run, create
 		return there, false, err
 	}
 	rec, event := queued(spec, time.Now())
-	size := Size(&spec, 0, 0)
+	size := Size(&spec, 0, 0, 0)
 	rec.charge(size)
 	return s.create(ctx, id, spec, func(ctx context.Context, absent []*pb.Compare) (*Run, error) {
 		err := s.CheckDue(&spec)

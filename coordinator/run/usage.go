@@ -23,6 +23,9 @@ import (
 const (
 	// instanceBytes is what the states of a step instance take besides its work.
 	instanceBytes = 512
+	// eventBytes is what an event takes, with its key, and attemptEvents is how many events an attempt
+	// of a run or step instance usually has: those of its slots, its start and its end.
+	eventBytes, attemptEvents = 400, 6
 	// unit is the smallest size class, in bytes.
 	unit = 1 << 10
 	// sizeClasses is the number of classes: 1, 2, 3, 4, 6, 8, 12 and so on, up to 192 MiB.
@@ -68,10 +71,11 @@ type Quota struct {
 	seen map[string]*Usage
 }
 
-// Size returns what a run takes in etcd: the encoded spec, its graph and work, in bytes, and the
-// states of its instances.
-func Size(spec *Spec, work, instances int) int64 {
-	return int64(len(store.Encode(spec)) + work + instances*instanceBytes)
+// Size returns what a run can take in etcd: the encoded spec, its graph and work, in bytes, the states
+// of its instances, and the events of its attempts and theirs, up to [DefaultMaxEvents].
+func Size(spec *Spec, work, instances, attempts int) int64 {
+	events := min(DefaultMaxEvents, (1+spec.Retries+attempts)*attemptEvents)
+	return int64(len(store.Encode(spec)) + work + instances*instanceBytes + events*eventBytes)
 }
 
 // classKiB returns the size of a class, from 0 on, in KiB.

@@ -33,7 +33,7 @@ func TestARunCountsUntilItsEndAndItsDataUntilItIsDeleted(t *testing.T) {
 				t.Errorf("%s: %q, want %q", when, got, want)
 			}
 		}
-		const open, data = "user:ann/unfinished/a", "user:ann/stored/1/a"
+		const open, data = "user:ann/unfinished/a", "user:ann/stored/3/a"
 		r.submit("a", Spec{SubmittedBy: "user:ann"})
 		is("queued", data, open)
 		if _, err := r.Cancel(t.Context(), "a", "", false); err != nil {

@@ -92,6 +92,14 @@ func (g *Graph) Shapes() []Shape { return g.shapes }
 // Total returns the number of instances of all steps.
 func (g *Graph) Total() int { return g.total }
 
+// attempts returns how often all instances are tried at most, unless a user retries them.
+func (g *Graph) attempts() (n int) {
+	for i := range g.shapes {
+		n += g.shapes[i].Count * (1 + g.shapes[i].Retries)
+	}
+	return n
+}
+
 // Number returns the number of a step; -1 if it does not exist.
 func (g *Graph) Number(name string) int {
 	return slices.IndexFunc(g.shapes, func(s Shape) bool { return s.Name == name })

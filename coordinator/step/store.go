@@ -137,7 +137,7 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 		return there, false, g.ofStep(err)
 	}
 	pools := pool.Registry{Backend: s.Backend, Keys: s.Keys}
-	r, fresh, err := runs.Begin(ctx, id, spec, run.Size(&spec, work, spec.Steps), func(ctx context.Context) (store.Extra, error) {
+	r, fresh, err := runs.Begin(ctx, id, spec, run.Size(&spec, work, spec.Steps, g.attempts()), func(ctx context.Context) (store.Extra, error) {
 		if err := g.checkAhead(runs, &spec); err != nil {
 			return store.Extra{}, err
 		}
