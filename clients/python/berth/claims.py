@@ -11,7 +11,7 @@ from typing import Any, Callable, ClassVar, Dict, FrozenSet, Mapping, Optional, 
 from urllib.parse import quote
 
 from .client import ANSWER_TIMEOUT, PATIENCE, Client, path_of, pause_after
-from .errors import BerthError, ClaimLost, NoCapacity, Unavailable, invalid
+from .errors import BerthError, ClaimLost, Unavailable, invalid, timed_out
 from .held import Held, log
 from .transport import Interrupt, Interrupted
 from .values import ClaimInfo, Duration, Slots, now, seconds, text, without_none
@@ -62,6 +62,8 @@ class Claim(Held["Claim"]):
         self._generated = id is None
         self.id = uuid.uuid4().hex if id is None else id
         self.client_token = secrets.token_hex(16) if client_token is None else client_token
+        if not self.client_token.isprintable() or self.client_token.strip() != self.client_token:
+            raise invalid("client_token", "it must be one line of text, which does not begin or end with a space")
         self.fence = 0
         """The fencing token: larger for every later holder of these slots."""
         self.info: ClaimInfo = {}
@@ -87,7 +89,7 @@ class Claim(Held["Claim"]):
             self._spawn(self._follow)
         except BaseException as err:
             self._stop()
-            refused = isinstance(err, BerthError) and not isinstance(err, Unavailable) and not isinstance(err.__cause__, Unavailable)
+            refused = isinstance(err, BerthError) and not isinstance(err, Unavailable)
             if self.fence or self._asked and not refused:
                 self._withdraw()
             raise
@@ -111,7 +113,7 @@ class Claim(Held["Claim"]):
         if info.get("status") == "waiting":
             return info
         headers = {**self._headers(), "Prefer": "respond-async"}
-        info = self.client.call("POST", path_of("claims"), self._body(self.wait), headers).json()
+        info = self.client.call("POST", path_of("claims"), self._body(self.wait), headers).json("status")
         if info["status"] == "held":
             self.fence = info["fence"]
             info = self._renew(ANSWER_TIMEOUT)
@@ -167,17 +169,19 @@ class Claim(Held["Claim"]):
             before, self._asked = self._asked, True
             try:
                 answer = self.client.once("POST", path_of("claims"), self._body(left), self._headers(), left + ANSWER_TIMEOUT, interrupt)
-                return answer.json(), sent
+                return answer.json("fence"), sent
             except Unavailable as err:
                 self._asked = before or err.sent or err.status != 0
+                if err.permanent:
+                    raise
                 # The claim may be held if its answer was lost, however short the wait.
                 end = begun + (max(self.wait, PATIENCE) if err.sent else self.wait)
                 if now() >= end:
                     if self.wait == 0:
                         raise
-                    raise NoCapacity("claim_timeout", f"timed out after {self.wait:g} s: {err.detail}") from err
+                    raise timed_out(err, self.wait) from err
                 if attempt == 0 and not err.sent:
-                    log.warning("waiting for up to %.0f s: %s", end - now(), err.detail)
+                    log.warning("waiting for up to %.3g s: %s", end - now(), err.detail)
                 interrupt.sleep(pause_after(err, attempt, end - now()))
                 attempt += 1
 
@@ -204,7 +208,7 @@ class Claim(Held["Claim"]):
 
     def _delete(self, patience: float) -> None:
         path = path_of("claims", self.id) + (f"?fence={self.fence}" if self.fence else "")
-        self.client.call("DELETE", path, headers=self._headers(), patience=patience)
+        self.client.call("DELETE", path, headers=self._headers(), timeout=max(patience, _WITHDRAW_PATIENCE), patience=patience)
 
     def _follow(self) -> None:
         """Follow the events of the claim, and renew it at once when there is one: it may have been revoked."""

@@ -44,7 +44,7 @@ def pause_after(err: Unavailable, attempt: int, left: float) -> float:
 
 def path_of(*parts: Union[str, int]) -> str:
     """Return the path of what the names lead to."""
-    return "/v1/" + "/".join(quote(str(p), safe="") for p in parts)
+    return "/v1/" + "/".join(quote(str(p), safe="", errors="surrogatepass") for p in parts)
 
 
 class Client:
@@ -104,7 +104,7 @@ class Client:
                 return self.once(method, path, body, headers, timeout, interrupt)
             except Unavailable as err:
                 left = end - now()
-                if left <= 0:
+                if err.permanent or left <= 0:
                     raise
                 interrupt.sleep(pause_after(err, attempt, left))
                 attempt += 1
@@ -118,7 +118,7 @@ class Client:
         cursor: List[Tuple[str, str]] = []
         while True:
             page = [*query, ("limit", _PAGE), *cursor]
-            answer = self.call("GET", f"{path}?{urlencode(page)}").json()
+            answer = self.call("GET", f"{path}?{urlencode(page)}").json("items")
             yield from answer["items"]
             if not answer.get("next"):
                 return
@@ -133,7 +133,7 @@ class Pools:
 
     def list(self) -> List[Pool]:
         """Return all pools."""
-        return cast(List[Pool], self._client.call("GET", path_of("pools")).json()["items"])
+        return cast(List[Pool], self._client.call("GET", path_of("pools")).json("items")["items"])
 
     def get(self, name: str) -> Pool:
         """Return a pool with its holders and waiters."""
@@ -251,7 +251,7 @@ class Runs:
 
     def events(self, run: str) -> List[RunEvent]:
         """Return what has happened to a run, in order."""
-        return cast(List[RunEvent], self._client.call("GET", path_of("runs", run, "events")).json()["items"])
+        return cast(List[RunEvent], self._client.call("GET", path_of("runs", run, "events")).json("items")["items"])
 
     def wait(self, run: str, timeout: Optional[Duration] = None) -> Run:
         """Wait until a run has ended, and return it. After ``timeout``, raise TimeoutError."""
@@ -298,7 +298,7 @@ class Steps:
 
     def list(self, run: str) -> List[Step]:
         """Return the steps of a run."""
-        return cast(List[Step], self._client.call("GET", path_of("runs", run, "steps")).json()["items"])
+        return cast(List[Step], self._client.call("GET", path_of("runs", run, "steps")).json("items")["items"])
 
     def instances(self, run: str, step: str, statuses: Sequence[str] = ()) -> List[StepInstance]:
         """Return the instances of a step by index; with statuses, those of one of them."""
@@ -328,4 +328,4 @@ class Steps:
         most = seconds(wait, "wait")
         path = path_of("queues", queue, "ready") + ("?wait=" + text(most) if most else "")
         answer = self._client.call("GET", path, timeout=most + ANSWER_TIMEOUT, interrupt=interrupt)
-        return cast(List[StepInstance], answer.json()["items"])
+        return cast(List[StepInstance], answer.json("items")["items"])

@@ -45,10 +45,28 @@ class NoCapacity(BerthError):
 
 
 class Unavailable(BerthError):
-    """The sidecar, or etcd behind it, could not serve the request now: send it again later."""
+    """The sidecar can't be reached, or it or etcd behind it could not serve the request now."""
 
-    # Whether the sidecar may have received the request, and its answer was lost.
-    sent = False
+    permanent = False
+    """Whether it stays so until an address, a certificate or the rights on a socket are changed. Otherwise, send the request again later."""
+    # Whether the sidecar may have received the request, and its answer was lost; and whether a wait ended with this.
+    sent, waited = False, False
+
+
+def stranger(sidecar: str, status: int, body: bytes) -> Unavailable:
+    """Return the error of an answer that is not one of a sidecar, such as that of a proxy or of another server."""
+    what = body[:200].decode("utf-8", "replace")
+    err = Unavailable("unavailable", f"what answers at {sidecar} is no sidecar: status {status}, {what!r}", status)
+    err.permanent = status < 500 and status not in AGAIN
+    err.sent = status < 300
+    return err
+
+
+def timed_out(err: Unavailable, wait: float) -> Unavailable:
+    """Return the error of a wait of so many seconds, at whose end the sidecar or etcd was still unavailable."""
+    after = Unavailable(err.code, f"timed out after {wait:g} s: {err.detail}", err.status, err.fields, err.retry_after)
+    after.sent, after.waited = err.sent, True
+    return after
 
 
 def invalid(field: str, message: str) -> BerthError:
@@ -58,7 +76,9 @@ def invalid(field: str, message: str) -> BerthError:
 
 def error_of(problem: Mapping[str, Any], status: int, retry_after: Optional[float]) -> BerthError:
     """Return the error that an answer states."""
-    code, detail = str(problem["code"]), str(problem.get("detail") or problem.get("title") or problem["code"])
+    if not isinstance(problem["code"], str):
+        raise TypeError("a code is a text")
+    code, detail = problem["code"], str(problem.get("detail") or problem.get("title") or problem["code"])
     kind = BerthError
     if code in LOST_CODES:
         kind = ClaimLost

@@ -40,7 +40,7 @@ _OTHERS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
 def exit_code(err: BerthError) -> int:
     """Return the exit code for an error."""
-    if err.code in _TIMEOUT:
+    if err.code in _TIMEOUT or isinstance(err, Unavailable) and err.waited:
         return TIMEOUT
     if err.code in LOST_CODES:
         return LOST

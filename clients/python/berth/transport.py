@@ -9,16 +9,18 @@ import ssl
 import stat
 import struct
 import threading
-from typing import Any, Iterator, Mapping, NamedTuple, Optional
+from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Union
 from urllib.parse import urlsplit
 
-from .errors import BerthError, Unavailable, error_of, invalid
+from .errors import BerthError, Unavailable, error_of, invalid, stranger
 
 DEFAULT_SIDECAR = "http://127.0.0.1:7420"
 _CONNECT_TIMEOUT = 5.0
 # A peer that is gone without a word is noticed after about two minutes of a wait.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 3}
 _MAX_ANSWER, _PIECE = 64 << 20, 64 << 10
+# What to do about a certificate, by the error of its verification: that it has expired, or is for another name or address.
+_HINTS = {10: "renew its certificate", 62: "use a name that is in its certificate", 64: "use an address that is in its certificate"}
 
 
 class Settings(NamedTuple):
@@ -42,6 +44,15 @@ def _local(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+def _is_host(host: str) -> bool:
+    """Report whether a name can be resolved at all."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return host != "" and host.isprintable() and " " not in host
 
 
 def settings(
@@ -178,10 +189,17 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
+    sidecar: str
 
-    def json(self) -> Any:
-        """Return the value of the body; None if there is none."""
-        return json.loads(self.body) if self.body else None
+    def json(self, *fields: str) -> Any:
+        """Return the object in the body, which has these fields. What has none was not sent by a sidecar."""
+        try:
+            value = json.loads(self.body)
+        except (ValueError, RecursionError) as err:
+            raise stranger(self.sidecar, self.status, self.body) from err
+        if not isinstance(value, dict) or any(f not in value for f in fields):
+            raise stranger(self.sidecar, self.status, self.body)
+        return value
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
@@ -193,7 +211,10 @@ def _read(response: http.client.HTTPResponse) -> bytes:
             break
         parts.append(part)
         left -= len(part)
-    return b"".join(parts)
+    data = b"".join(parts)
+    if response.length:  # the connection has ended before the answer
+        raise http.client.IncompleteRead(data, response.length)
+    return data
 
 
 def _namespaces(pid: int) -> int:
@@ -217,8 +238,8 @@ class Transport:
         if url.query or url.fragment or url.username is not None:
             raise self._no_address()
         if not (
-            (self.local and not url.netloc and self._path)
-            or (url.scheme in ("http", "https") and self._host and not self._path)
+            (self.local and not url.netloc and self._path and "\0" not in self._path)
+            or (url.scheme in ("http", "https") and _is_host(self._host) and not self._path)
         ):
             raise self._no_address()
         if url.scheme == "http" and s.token and not s.insecure and not _local(self._host):
@@ -250,7 +271,7 @@ class Transport:
         except OSError:
             return  # to connect tells why
         if owner not in (0, os.geteuid()) and folder & stat.S_IWOTH:
-            raise BerthError("unavailable", self._unreachable(PermissionError(f"the socket belongs to user {owner}, in a folder in which all users may make one")))
+            raise self._permanent(PermissionError(f"the socket belongs to user {owner}, in a folder in which all users may make one"))
 
     def _connection(self) -> http.client.HTTPConnection:
         if self.local:
@@ -268,12 +289,10 @@ class Transport:
             conn.connect()
         except ssl.SSLCertVerificationError as err:
             conn.close()
-            raise BerthError(
-                "unavailable", f"{self._unreachable(err)}; name the authority that signed its certificate with BERTH_SIDECAR_CACERT"
-            ) from err
+            raise self._permanent(err) from err
         except PermissionError as err:
             conn.close()
-            raise BerthError("unavailable", self._unreachable(err)) from err
+            raise self._permanent(err) from err
         except OSError as err:
             conn.close()
             raise Unavailable("unavailable", self._unreachable(err)) from err
@@ -310,7 +329,16 @@ class Transport:
             return False
 
     def _unreachable(self, err: BaseException) -> str:
-        return f"the sidecar at {self.settings.sidecar} can't be reached: {err or type(err).__name__}"
+        return f"the sidecar at {self.settings.sidecar} can't be reached: {str(err) or type(err).__name__}"
+
+    def _permanent(self, err: OSError) -> Unavailable:
+        """Return the error of a connection that fails until a person changes something."""
+        hint = ""
+        if isinstance(err, ssl.SSLCertVerificationError):
+            hint = _HINTS.get(err.verify_code, "name the authority that signed its certificate with BERTH_SIDECAR_CACERT")
+        failed = Unavailable("unavailable", self._unreachable(err) + (f"; {hint}" if hint else ""))
+        failed.permanent = True
+        return failed
 
     def exchange(
         self,
@@ -329,9 +357,7 @@ class Transport:
             self.send(conn, method, path, payload, headers)
             response = conn.getresponse()
             data = _read(response)
-            answer = Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, data)
-            if answer.status < 400 and data and "json" in answer.headers.get("content-type", ""):
-                json.loads(data)  # half an answer is a lost one
+            answer = Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, data, self.settings.sidecar)
         except (OSError, http.client.HTTPException, ValueError) as err:
             if interrupt is not None:
                 interrupt.check()
@@ -355,7 +381,7 @@ class Transport:
             self.send(conn, "GET", path, None, {**headers, "Accept": "text/event-stream"})
             response = conn.getresponse()
             if response.status >= 300:
-                raise self.refusal(Answer(response.status, {}, _read(response)))
+                raise self.refusal(Answer(response.status, {}, _read(response), self.settings.sidecar))
             for line in response:
                 if line.startswith(b"event:"):
                     yield line[6:].strip().decode("ascii", "replace")
@@ -369,7 +395,7 @@ class Transport:
 
     def send(self, conn: http.client.HTTPConnection, method: str, path: str, payload: Optional[bytes], headers: Mapping[str, str]) -> None:
         """Send one request on a connection."""
-        all_headers = dict(headers)
+        all_headers: Dict[str, Union[str, bytes]] = {name: value.encode() for name, value in headers.items()}
         if self.settings.token:
             all_headers["Authorization"] = "Bearer " + self.settings.token
         if payload is not None:
@@ -386,6 +412,5 @@ class Transport:
         try:
             problem = json.loads(answer.body)
             return error_of(problem, answer.status, after)
-        except (ValueError, KeyError, TypeError):
-            what = answer.body[:200].decode("utf-8", "replace")
-            return Unavailable("unavailable", f"what answers at {self.settings.sidecar} is no sidecar: status {answer.status}, {what!r}", answer.status)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return stranger(self.settings.sidecar, answer.status, answer.body)
