@@ -112,7 +112,7 @@ func (h *StepHistory) Restored(all []*mvccpb.KeyValue) *StepHistory {
 	}
 	n.judgeAll()
 	for _, t := range n.turns {
-		t.unused = true // no worker may run it any more, and then its slots are free before its record says so
+		n.free(t) // its worker may have ended it, and then its slots are free before its record says so
 	}
 	n.violations = nil
 	return n

@@ -142,3 +142,40 @@ func TestAStepHistoryNoticesWhatItIsTo(t *testing.T) {
 		})
 	}
 }
+
+// A restore brings back an execution that has ended. Its worker gives back its slot in the transaction
+// that takes another instance.
+func TestAnExecutionThatARestoreBringsBackNeedsNoSlots(t *testing.T) {
+	t.Parallel()
+	events := func(writes ...stepWrite) (all []*mvccpb.Event) {
+		for _, w := range writes {
+			ev := &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: []byte(w.key), Value: []byte(w.value), ModRevision: w.rev, Lease: w.lease}}
+			if w.value == "" {
+				ev.Type = mvccpb.Event_DELETE
+			}
+			all = append(all, ev)
+		}
+		return all
+	}
+	old, next := item("db", 0), item("db", 1)
+	taken := old.taken(6, 1)
+	var had []*mvccpb.KeyValue
+	for _, ev := range events(
+		stepWrite{1, keys.Spec("db"), `{"v":1,"limit":1}`, 0},
+		stepWrite{2, keys.Graph("r"), `{"v":1,"steps":[{"name":"db","count":2,"pools":{"db":1}}]}`, 0},
+		stepWrite{3, keys.Run("r"), `{"v":1,"status":"running","steps":2}`, 0},
+		slotOf(6, 0), taken[0], taken[2],
+	) {
+		had = append(had, ev.Kv)
+	}
+	h := NewStepHistory(keys).Restored(had)
+	for _, ev := range events(next.published(1001, 0)...) {
+		h.Event(ev)
+	}
+	for _, ev := range events(append(next.taken(1002, 1), stepWrite{1002, keys.Slot("db", 0, 0), "", 0}, slotOf(1002, 1))...) {
+		h.Event(ev)
+	}
+	if found := h.Violations(); len(found) > 0 {
+		t.Errorf("%v", found)
+	}
+}
