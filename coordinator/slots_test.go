@@ -190,6 +190,9 @@ func TestARunWhosePoolHasAQueueHoldsUpNoOther(t *testing.T) {
 				t.Errorf("%s is not admitted within 500 ms: %v, %v", id, r.Status, err)
 			}
 		}
+		if r, err := fl.Get(t.Context(), "small"); err != nil || r.Block == nil || r.Block.Text != "others wait for pool 'db' before it" {
+			t.Errorf("the reason of the run that needs the pool is %+v, %v", r.Block, err)
+		}
 		leave()
 		<-left
 		fl.proceed()

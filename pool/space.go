@@ -28,6 +28,9 @@ type spacePool struct {
 	// free is what the waiters leave; below 0 while more is reserved than there is.
 	free     int
 	reserved bool
+	// queued is set while only the dispatcher of the pool grants, for a planner whose work does not wait
+	// in the queue.
+	queued bool
 	// reserveAfter is the pool's.
 	reserveAfter                time.Duration
 	open, known, paused, broken bool
@@ -56,7 +59,7 @@ func (s *Space) Has(name string) bool { return s.pools[name].known }
 // Fits reports whether a claim fits now.
 func (s *Space) Fits(slots map[string]int) bool {
 	for name, n := range slots {
-		if r := s.pools[name]; !r.open || r.free < n {
+		if r := s.pools[name]; !r.open || r.queued || r.free < n {
 			return false
 		}
 	}
@@ -154,7 +157,7 @@ func (s *Space) Notes(slots map[string]int, first bool) (texts []string) {
 			fixed = fixed || !r.open || exceedsLimit(r.limit, need.N)
 			full = full && r.used >= r.limit
 		}
-		if r.limit != Unlimited && r.free < min(need.N, r.limit-r.used) {
+		if r.queued || r.limit != Unlimited && r.free < min(need.N, r.limit-r.used) {
 			behind = append(behind, "others wait for pool '"+need.Pool+"' before it")
 		}
 	}
@@ -287,6 +290,10 @@ func (f *Follower) Space(claims []string) (s *Space, held map[string]int64, revi
 		err = problem.New(problem.EtcdUnavailable, "the state of the pools has not been read from etcd yet")
 	} else {
 		s = f.reader.Space()
+		for name, p := range s.pools {
+			p.queued = f.reader.view.pools[name].queued.rev > 0
+			s.pools[name] = p
+		}
 	}
 	held = map[string]int64{}
 	for _, id := range claims {
