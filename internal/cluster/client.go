@@ -43,9 +43,10 @@ func Dial(cfg Config) (*Client, error) {
 	c := clientv3.Config{
 		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password,
 		DialTimeout: requestTimeout, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithNoProxy()},
 	}
 	if cfg.Dial != nil {
-		c.DialOptions = []grpc.DialOption{grpc.WithContextDialer(cfg.Dial)}
+		c.DialOptions = append(c.DialOptions, grpc.WithContextDialer(cfg.Dial))
 	}
 	if cfg.TLS != nil {
 		c.TLS = cfg.TLS()

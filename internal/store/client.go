@@ -155,7 +155,7 @@ func (c *Client) certificate() (*tls.Certificate, error) {
 // connect makes the connection to one endpoint. Etcd's own client does not know the
 // user: it would log in for each stream, and for each endpoint.
 func connect(cfg Config, cluster *Cluster, login *login, address string) (*clientv3.Client, error) {
-	options := append((&identifier{cluster}).options(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
+	options := append((&identifier{cluster}).options(), grpc.WithNoProxy(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
 	if cfg.Dial != nil {
 		options = append(options, grpc.WithContextDialer(cfg.Dial))
 	}

@@ -42,6 +42,9 @@ type Server struct {
 // package, or an error that says what is wrong with cfg.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	cfg = cfg.withDefaults()
+	if len(cfg.Members) > 0 {
+		withoutProxy()
+	}
 	ec, err := cfg.etcd()
 	if err != nil {
 		return nil, fmt.Errorf("start etcd: %w", err)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -30,6 +31,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"golang.org/x/net/http/httpproxy"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
@@ -197,7 +199,9 @@ func check() error {
 func newClient() (otlptrace.Client, error) {
 	switch protocol, from := ofTraces("PROTOCOL"); protocol {
 	case "", "http/protobuf":
-		return otlptracehttp.NewClient(), nil
+		// The default would not be the environment's proxy in a process with an etcd member.
+		proxy := httpproxy.FromEnvironment().ProxyFunc()
+		return otlptracehttp.NewClient(otlptracehttp.WithProxy(func(r *http.Request) (*url.URL, error) { return proxy(r.URL) })), nil
 	case "grpc":
 		return otlptracegrpc.NewClient(), nil
 	default:
