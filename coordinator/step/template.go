@@ -56,24 +56,28 @@ func (s *Spec) newStencil(field, text string) (stencil, error) {
 	found := map[string]*parse.Tree{}
 	tree, err := parse.New(name).Parse(text, "", "", found, writable)
 	if err != nil {
-		return stencil{}, s.wrong(field, "the template can't be read: %s", strings.TrimPrefix(err.Error(), "template: "+name+":"))
+		return stencil{}, s.wrong(field, "the template can't be read: %s; %s", strings.TrimPrefix(err.Error(), "template: "+name+":"), howToWriteBraces)
 	}
 	for _, other := range found {
 		if other != tree {
-			return stencil{}, s.wrong(field, "the template can't define others: %s", allowedParts)
+			return stencil{}, s.wrong(field, "the template can't define others: %s; %s", allowedParts, howToWriteBraces)
 		}
 	}
 	if err := checkList(tree.Root, s.Items != nil); err != nil {
-		return stencil{}, s.wrong(field, "the template %w", err)
+		return stencil{}, s.wrong(field, "the template %w; %s", err, howToWriteBraces)
 	}
 	st.template, err = template.New(name).Option("missingkey=error").Funcs(functions).AddParseTree(name, tree)
 	if err != nil {
-		return stencil{}, s.wrong(field, "the template can't be read: %w", err)
+		return stencil{}, s.wrong(field, "the template can't be read: %w; %s", err, howToWriteBraces)
 	}
 	return st, nil
 }
 
 const allowedParts = "allowed are fields as in {{.item.day}}, {{json .item}}, and {{if .item.day}} with {{else}} and {{end}}"
+
+// howToWriteBraces helps with texts that are for another program, such as "docker ps --format
+// {{.Names}}".
+const howToWriteBraces = `to write {{ itself, write {{"{{"}}`
 
 // checkList returns an error for parts that are not allowed, and inserts the functions that
 // format and test values.

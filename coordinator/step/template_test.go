@@ -46,6 +46,28 @@ func TestWhatTemplatesWrite(t *testing.T) {
 	}
 }
 
+const literal = `; to write {{ itself, write {{"{{"}}`
+
+func TestTheErrorOfATemplateSaysHowToWriteTwoBraces(t *testing.T) {
+	// What docker, Jinja and GitHub write.
+	for _, text := range []string{"{{.Names}}", "{{ secrets.TOKEN }}", "${{ github.sha }}", "{{", "{{}}", "{{ x | upper }}", "{{range .}}"} {
+		s := Spec{Name: "a", Command: []string{"docker", text}}
+		err := s.Validate(0)
+		if err == nil || !strings.HasSuffix(err.Error(), literal) {
+			t.Errorf("%s: %v", text, err)
+		}
+		s.Command[1] = strings.Replace(text, "{{", `{{"{{"}}`, 1)
+		g, err := NewGraph([]Spec{s})
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if w, err := g.Work(0, 0, someAbout); err != nil || w.Command[1] != text {
+			t.Errorf("%s becomes %q, %v", text, w.Command, err)
+		}
+	}
+}
+
 func TestTemplatesThatAreRefusedWithTheStep(t *testing.T) {
 	const allowed = ": allowed are fields as in {{.item.day}}, {{json .item}}, and {{if .item.day}} with {{else}} and {{end}}"
 	for text, want := range map[string]string{
@@ -90,11 +112,15 @@ func TestTemplatesThatAreRefusedWithTheStep(t *testing.T) {
 			"steps.a.input.x[0]": {External: true, Input: json.RawMessage(`{"x":[` + string(mustJSON(t, text)) + `]}`)},
 		} {
 			s.Name, s.Items = "a", itemsOf("1")
-			wantField(t, s.Validate(0), field, want)
+			message := want
+			if want != "" {
+				message += literal
+			}
+			wantField(t, s.Validate(0), field, message)
 		}
 	}
 	s := Spec{Name: "a", Command: []string{"x", "{{.item}}"}}
-	wantField(t, s.Validate(0), "steps.a.command[1]", "the template has no .item: the step has no items")
+	wantField(t, s.Validate(0), "steps.a.command[1]", "the template has no .item: the step has no items"+literal)
 }
 
 func mustJSON(t *testing.T, v any) json.RawMessage {

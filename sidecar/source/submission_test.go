@@ -41,7 +41,7 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		{"forget", "1s is out of range: allowed are 1m0s to 8760h0m0s", func(s *Spec) { s.Forget = time.Second }},
 		{"run.labels.item", "it is set by the source: use another name", func(s *Spec) { s.Run.Labels = map[string]string{"item": "x"} }},
 		{"run.priority", "1001 is out of range: allowed are -1000 to 1000", func(s *Spec) { s.Run.Priority = 1001 }},
-		{"run.name", "the template has no .itme: allowed are .index, .item, .run, .step", func(s *Spec) { s.Run.Name = "{{.itme}}" }},
+		{"run.name", "the template has no .itme: allowed are .index, .item, .run, .step; to write {{ itself, write {{\"{{\"}}", func(s *Spec) { s.Run.Name = "{{.itme}}" }},
 		{"run.tags.env", "", func(s *Spec) { s.Run.Tags = map[string]string{"env": "{{.item"} }},
 		{"run.steps", "there is none: at least one is needed", func(s *Spec) { s.Steps = []step.Spec{} }},
 		{"run.steps.a.shell", "", func(s *Spec) { s.Steps = []step.Spec{{Name: "a", Shell: "{{.itme}}"}} }},
