@@ -11,8 +11,8 @@
 // granted, and no revision shows a part of a claim. [Claim.Context] ends before the
 // lease of a program that is cut off from etcd can end. A program that ignores the
 // context, or that was stopped (SIGSTOP, a frozen machine), can still run when its slots
-// have a new holder. A resource can reject its writes by [Claim.Fence], which is larger
-// for every later holder.
+// have a new holder. A resource that a pool of one slot guards can reject its writes by
+// [Claim.Fence], which is larger for every later holder.
 package berth
 
 import (

@@ -90,8 +90,9 @@ func (cl *Claim) ID() string { return cl.in.ID }
 // Slots returns the slots that the claim takes of each pool.
 func (cl *Claim) Slots() Slots { return Slots(cl.in.Slots) }
 
-// Fence returns the fencing token. It is larger for each later holder of a slot, so that
-// a resource can reject the writes of earlier holders.
+// Fence returns the fencing token. It is larger for each later holder of a slot, so that a
+// resource which a pool of one slot guards can reject the writes of earlier holders. Holders of
+// a pool of several slots are valid at the same time, with different tokens or the same one.
 func (cl *Claim) Fence() int64 { return int64(cl.in.Fence()) }
 
 // ClaimedAt returns when the claim was granted, by the clock of the host that made it.

@@ -179,7 +179,8 @@ func (c *Client) DeletePool(ctx context.Context, name string) error {
 
 // Revoke revokes a claim of any host, named by its id, or by HOST/INSTANCE/ID. The host of
 // the claim has the holder stop and then frees the slots. With force, the slots are freed
-// at once; a resource can then refuse the old holder only by its fencing token.
+// at once; only a resource that a pool of one slot guards can then refuse the old holder, by its
+// fencing token.
 func (c *Client) Revoke(ctx context.Context, claim string, force bool) error {
 	_, err := c.in.Operator().RevokeClaim(ctx, claim, force)
 	return public(err)

@@ -97,7 +97,8 @@ func claimsRevokeCommand() *cli.Command {
 		ArgsUsage: "CLAIM",
 		Description: `Asks the host of the claim to stop the holder and release the slots, and waits until that
 is done. With --force the slots are free at once. The old holder may still run then, and
-only the fencing token keeps its writes apart from those of the next holder.
+only the fencing token of a pool of one slot keeps its writes apart from those of the next
+holder.
 
 CLAIM is an id, or HOST/INSTANCE/ID if several instances hold the same id.`,
 		Flags: []cli.Flag{

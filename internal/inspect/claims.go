@@ -31,7 +31,7 @@ type Claim struct {
 
 	// Fence is the fencing token: it is larger for every later holder of a slot. A
 	// waiting claim has 0.
-	Fence int64 `json:"fence,omitempty" doc:"The fencing token: larger for every later holder of a slot."`
+	Fence int64 `json:"fence,omitempty" doc:"The fencing token: larger for every later holder of a slot. It orders the holders of a pool of one slot only."`
 	// ClaimedAt is when the claim was granted, and QueuedAt when it began to wait, by
 	// the wall clock of its host.
 	ClaimedAt time.Time `json:"claimed_at,omitzero"`

@@ -2,7 +2,8 @@ package store
 
 // Fence is a fencing token. It is larger for each later holder of a slot, and for each later
 // attempt of a run or step, so that a resource which keeps the largest one that it has met can
-// refuse all earlier holders.
+// refuse all earlier holders, if a pool of one slot guards it. Claims that one transaction grants
+// have the same token.
 //
 // It is the revision at which the keys of the holder were put, times 1024, plus how often what
 // they hold was granted again since without a write. Revisions stay below 2^43 for longer than

@@ -81,7 +81,7 @@ func revokeOf(w pool.Why, force bool) *confirmation {
 		"The holder is not stopped first. If host " + h.Host + " is alive, it stops the holder when it notices.",
 	}
 	c.Warning = "The old holder may still run while the next one does. Its fencing token is " + fence +
-		": what it writes to should refuse this token and smaller ones."
+		": what a pool of one slot guards should refuse this token and smaller ones."
 	c.Sure = "I know that the old holder may still run."
 	c.Other, c.OtherText = way, "Have its host stop the holder instead…"
 	return c

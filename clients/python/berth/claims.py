@@ -65,7 +65,7 @@ class Claim(Held["Claim"]):
         if not self.client_token.isprintable() or self.client_token.strip() != self.client_token:
             raise invalid("client_token", "it must be one line of text, which does not begin or end with a space")
         self.fence = 0
-        """The fencing token: larger for every later holder of these slots."""
+        """The fencing token: larger for every later holder of a pool of one slot."""
         self.info: ClaimInfo = {}
         """The last answer of the sidecar about the claim."""
         self._given_client = client
