@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -19,6 +20,9 @@ type Problem struct {
 	Value string
 	// Message says what is wrong, or what the value must be.
 	Message string
+
+	// noFile is set if the value names a file that does not exist.
+	noFile bool
 }
 
 // Error says all of it on one line.
@@ -68,6 +72,13 @@ func (ps Problems) Error() string {
 		b.WriteString("\n  " + p.Error())
 	}
 	return b.String()
+}
+
+// NoCertificate reports whether nothing is wrong but that files of certificates for etcd do not exist.
+func (ps Problems) NoCertificate() bool {
+	return !slices.ContainsFunc(ps, func(p Problem) bool {
+		return !p.noFile || !slices.Contains([]string{"cacert", "cert", "key"}, p.Field)
+	})
 }
 
 // Unwrap returns the problems as those of one table that all of berth shares,

@@ -2,7 +2,9 @@ package config
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,7 +31,7 @@ func readFiles(files []file) (contents, Problems) {
 			data, err = readSecretFile(f.path)
 		}
 		if err != nil {
-			problems = append(problems, Problem{Field: f.field, Message: err.Error()})
+			problems = append(problems, Problem{Field: f.field, Message: err.Error(), noFile: errors.Is(err, fs.ErrNotExist)})
 		}
 		read[f.field] = data
 	}

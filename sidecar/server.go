@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/sidecar/server"
 )
@@ -189,7 +190,7 @@ func missingOf(why error) *problem.Error {
 }
 
 // open reaches etcd, trying until ctx ends while it does not answer. That etcd
-// refuses, or that another process is this host's sidecar, is not for waiting
+// refuses the user, or that another process is this host's sidecar, is not for waiting
 // unless the configuration says so.
 func (s *Server) open(ctx context.Context, a *apiServer) (*instance.Client, error) {
 	pause := backoff.NewExponentialBackOff()
@@ -216,7 +217,7 @@ func (s *Server) open(ctx context.Context, a *apiServer) (*instance.Client, erro
 		text := "etcd can't be reached, trying again"
 		if code := problem.CodeOf(err); code != problem.EtcdUnavailable && code != problem.EtcdFull {
 			text = "claims can't be made yet, trying again"
-			if !s.cfg.Persist {
+			if !s.cfg.Persist && !errors.Is(err, store.ErrInsecure) { // certificates are read again when they change
 				return nil, err
 			}
 		}

@@ -341,7 +341,7 @@ func newBackend(s config.Settings, log hclog.Logger, cluster *store.Cluster) (*s
 // etcdProblem makes a problem of what etcd says to the first request.
 func etcdProblem(err error) error {
 	code := problem.EtcdUnavailable
-	if errors.Is(err, store.ErrDenied) {
+	if errors.Is(err, store.ErrDenied) || errors.Is(err, store.ErrInsecure) {
 		code = problem.EtcdDenied
 	}
 	return problem.New(code, "%w", err)

@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -93,16 +95,17 @@ func execAction(c *cli.Context) error {
 	run := &session{
 		request: r,
 		say:     report,
-		open:    func(ctx context.Context) (holder, error) { return openHolder(ctx, s, log) },
 		waits:   waitReporter(c),
 		log:     log,
 		span:    span, endTracing: endTracing,
 	}
+	run.open = func(ctx context.Context) (holder, error) { return openHolder(ctx, s, log, run.waitsForEtcd) }
 	return refusedPool(run.exec(cmd))
 }
 
-// openHolder connects to the sidecar if the settings name one, and otherwise to etcd.
-func openHolder(ctx context.Context, s config.Settings, log hclog.Logger) (holder, error) {
+// openHolder connects to the sidecar if the settings name one, and otherwise to etcd: then waits is called with
+// what it waits for.
+func openHolder(ctx context.Context, s config.Settings, log hclog.Logger, waits func(why error)) (holder, error) {
 	if s.Sidecar != "" {
 		return openSidecar(ctx, s, log)
 	}
@@ -110,6 +113,7 @@ func openHolder(ctx context.Context, s config.Settings, log hclog.Logger) (holde
 	if err != nil {
 		return nil, err
 	}
+	o.OnWait = waits
 	return openDirect(ctx, o)
 }
 
@@ -130,7 +134,12 @@ type session struct {
 
 	holder holder
 	held   held
+	// etcd is what exec waits for before it can claim, if that is etcd.
+	etcd atomic.Pointer[error]
 }
+
+// waitsForEtcd records what exec waits for at etcd.
+func (s *session) waitsForEtcd(why error) { s.etcd.Store(&why) }
 
 // endings are the signals that end a command unless it handles them.
 var endings = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
@@ -183,10 +192,24 @@ func (s *session) take(ctx context.Context) (err error) {
 	return err
 }
 
+// firstEtcdReport is how long exec waits for etcd before it says so, unless etcd is found to be unavailable
+// sooner.
+const firstEtcdReport = 800 * time.Millisecond
+
 // reach opens the holder and checks the leases of the pools. It waits for an unavailable etcd as
 // for slots; that time is deducted from the wait for slots.
 func (s *session) reach(ctx context.Context) error {
 	wait, begun, reported := s.request.Wait, time.Now(), false
+	var once sync.Once
+	report := func(why error) {
+		once.Do(func() { s.say("waiting for etcd, up to %s: %s", text.Duration(wait), clean(why.Error())) })
+	}
+	slow := time.AfterFunc(firstEtcdReport, func() {
+		if why := s.etcd.Load(); why != nil {
+			report(*why)
+		}
+	})
+	defer slow.Stop()
 	for {
 		left := restOf(wait, begun)
 		err := s.tryReach(ctx, max(left, sidecarTimeout))
@@ -199,10 +222,9 @@ func (s *session) reach(ctx context.Context) error {
 			return err
 		case restOf(wait, begun) == 0:
 			return problem.New(problem.ClaimTimeout, "etcd did not answer within %s: %s", text.Duration(wait), explain(err))
-		case !reported:
-			s.say("waiting for etcd, up to %s: %s", text.Duration(wait), clean(err.Error()))
-			reported = true
 		}
+		report(err)
+		reported = true
 		select {
 		case <-time.After(min(awayPause, restOf(wait, begun))):
 		case <-ctx.Done():

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"net"
@@ -210,14 +211,20 @@ func sharesPIDs(ctx context.Context, addr string) (bool, error) {
 // sidecarTimeout bounds the wait for one answer that needs no slots.
 const sidecarTimeout = 5 * time.Second
 
-// sidecarProblem returns an error as a problem, with advice about a certificate of an
-// unknown authority.
+// sidecarProblem returns an error as a problem. Certificates that are not accepted are refused, with advice:
+// waiting does not help.
 func sidecarProblem(err error, addr string) error {
 	var unknown x509.UnknownAuthorityError
-	if errors.As(err, &unknown) {
-		return problem.New(problem.Unavailable, "%w; give the file of the authority that signed the certificate with --sidecar-cacert", err)
-	}
-	if problem.CodeOf(err) != problem.Internal {
+	var name x509.HostnameError
+	var verify *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &unknown):
+		return &statusError{problem.ExitRefused, problem.New(problem.Unavailable, "%w; give the file of the authority that signed the certificate with --sidecar-cacert", err)}
+	case errors.As(err, &name):
+		return &statusError{problem.ExitRefused, problem.New(problem.Unavailable, "%w; use a name of the certificate in --sidecar", err)}
+	case errors.As(err, &verify):
+		return &statusError{problem.ExitRefused, problem.New(problem.Unavailable, "%w", err)}
+	case problem.CodeOf(err) != problem.Internal:
 		return err
 	}
 	return problem.New(problem.Unavailable, "the sidecar at %s does not answer: %w", addr, err)

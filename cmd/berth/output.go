@@ -395,6 +395,9 @@ func report(w io.Writer, err error) int {
 		return problem.ExitUsage
 	case errors.As(err, &settings):
 		fmt.Fprintf(w, "%s %v\n", prefix, err)
+		if settings.NoCertificate() {
+			return problem.ExitRefused
+		}
 		return problem.ExitUsage
 	}
 	fmt.Fprintf(w, "%s %s\n", prefix, explain(err))
@@ -423,11 +426,14 @@ func explain(err error) string {
 	if strings.Contains(text, "x509: certificate has expired or is not yet valid") {
 		return text + "; this is the certificate of the server: replace it there, for example with 'berth certs issue NAME --renew', or correct the clock"
 	}
-	if todo, ok := advice[problem.CodeOf(err)]; ok && !strings.Contains(text, "berth ") {
+	if todo, ok := advice[problem.CodeOf(err)]; ok && !slices.ContainsFunc(advised, func(part string) bool { return strings.Contains(text, part) }) {
 		return text + "; " + todo
 	}
 	return text
 }
+
+// advised are parts of messages that say what to do themselves.
+var advised = []string{"berth ", "no secure connection", "set user and password_file"}
 
 // onUsageError words what package flag finds wrong.
 func onUsageError(c *cli.Context, err error, _ bool) error {

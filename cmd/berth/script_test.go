@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/internal/testcert"
 )
@@ -36,6 +38,9 @@ const (
 //	etcd                starts an etcd for this script and exports BERTH_ENDPOINTS
 //	etcd stop|start     stops it, and starts it again at the same address
 //	etcd put KEY VALUE  writes a key
+//	etcd tls            starts one that wants certificates of the authority of certs
+//	frozen              exports an address in FROZEN whose process accepts connections, and never answers
+//	answers TEXT        exports an address in ANSWERS whose process answers every connection with TEXT
 //	proxy               puts a proxy before it, in PROXY_ENDPOINTS
 //	proxy cut           cuts off who uses it
 //	serve NAME …        runs a sidecar: see scriptServe
@@ -80,7 +85,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"etcd": scriptEtcd, "proxy": scriptProxy, "exits": scriptExits, "until": scriptUntil,
 			"appears": scriptAppears, "gone": scriptGone, "signal": scriptSignal, "serve": scriptServe,
-			"certs": scriptCerts,
+			"certs": scriptCerts, "answers": scriptAnswers, "frozen": scriptFrozen,
 		},
 	})
 }
@@ -104,6 +109,10 @@ func scriptEtcd(ts *testscript.TestScript, _ bool, args []string) {
 	case len(args) == 0:
 		w.etcd = embedtest.Cluster(w.tb, 1)
 		ts.Setenv("BERTH_ENDPOINTS", strings.Join(w.etcd.Endpoints(), ","))
+	case args[0] == "tls":
+		pair := embed.TLS{CertFile: ts.Getenv("CERT"), KeyFile: ts.Getenv("KEY"), ClientCAFile: ts.Getenv("CA")}
+		w.etcd = embedtest.Cluster(w.tb, 1, func(c *embed.Config) { c.TLS = &pair })
+		ts.Setenv("BERTH_ENDPOINTS", strings.Join(w.etcd.Endpoints(), ","))
 	case args[0] == "stop":
 		w.etcd.Stop(0)
 	case args[0] == "start":
@@ -113,7 +122,7 @@ func scriptEtcd(ts *testscript.TestScript, _ bool, args []string) {
 		_, err := c.Txn(w.tb.Context(), putRequest(args[1], args[2]))
 		ts.Check(err)
 	default:
-		ts.Fatalf("usage: etcd [stop|start|put KEY VALUE]")
+		ts.Fatalf("usage: etcd [tls|stop|start|put KEY VALUE]")
 	}
 }
 
@@ -130,6 +139,40 @@ func scriptProxy(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("PROXY_ENDPOINTS", w.proxy.address())
 }
 
+// listenFor listens at an address until the script ends, and calls serve for each connection.
+func listenFor(ts *testscript.TestScript, serve func(net.Conn)) (address string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serve(conn)
+		}
+	}()
+	ts.Defer(func() {
+		_ = l.Close()
+		<-served
+	})
+	return l.Addr().String()
+}
+
+func scriptAnswers(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Setenv("ANSWERS", listenFor(ts, func(conn net.Conn) {
+		_, _ = conn.Read(make([]byte, 4096)) // so that it is closed without a reset
+		_, _ = conn.Write([]byte(strings.Join(args, " ") + "\r\n\r\n"))
+		_ = conn.Close()
+	}))
+}
+
+func scriptFrozen(ts *testscript.TestScript, _ bool, _ []string) {
+	ts.Setenv("FROZEN", listenFor(ts, func(conn net.Conn) { ts.Defer(func() { _ = conn.Close() }) }))
+}
+
 func scriptCerts(ts *testscript.TestScript, _ bool, _ []string) {
 	authority := testcert.New(worldOf(ts).tb)
 	server := authority.Server(worldOf(ts).tb)
@@ -139,6 +182,10 @@ func scriptCerts(ts *testscript.TestScript, _ bool, _ []string) {
 	client := authority.Client(worldOf(ts).tb, "someone")
 	ts.Setenv("CLIENT_CERT", client.CertFile)
 	ts.Setenv("CLIENT_KEY", client.KeyFile)
+	expired := authority.Expired(worldOf(ts).tb)
+	ts.Setenv("EXPIRED_CERT", expired.CertFile)
+	ts.Setenv("EXPIRED_KEY", expired.KeyFile)
+	ts.Setenv("OTHER_CA", testcert.New(worldOf(ts).tb).File)
 }
 
 func scriptExits(ts *testscript.TestScript, _ bool, args []string) {

@@ -17,7 +17,7 @@ import (
 func TestTheAddressOfASuccessorIsCheckedBeforeTheRemoval(t *testing.T) {
 	t.Parallel()
 	m := embedtest.Cluster(t, 3)
-	c := dial(t, m)
+	c := dialed(t, m)
 	m.Kill(1)
 	s, err := c.Status(t.Context())
 	if err != nil {
@@ -41,7 +41,7 @@ func TestTheAddressOfASuccessorIsCheckedBeforeTheRemoval(t *testing.T) {
 func TestAVoterThatHasNotRunCountsAsOneThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	m := embedtest.Cluster(t, 3)
-	c := dial(t, m)
+	c := dialed(t, m)
 	// etcd lets a cluster of which all answer add a voter.
 	if err := c.change(t.Context(), rpctypes.ErrPeerURLExist, func(ctx context.Context) error {
 		_, err := c.etcd.MemberAdd(ctx, []string{"http://127.0.0.1:9"})

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berthhq/berth/internal/dial"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -36,26 +37,77 @@ type Config struct {
 type Client struct {
 	etcd *clientv3.Client
 	cfg  Config
+	// only is its endpoint if it has one endpoint, and knows why connections to it fail; nil otherwise.
+	only *dial.Endpoint
 }
 
 // Dial returns a client. It does not wait for a connection, except that a user logs in.
 func Dial(cfg Config) (*Client, error) {
-	c := clientv3.Config{
+	conf := clientv3.Config{
 		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password,
 		DialTimeout: requestTimeout, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithNoProxy()},
 	}
 	if cfg.Dial != nil {
-		c.DialOptions = append(c.DialOptions, grpc.WithContextDialer(cfg.Dial))
+		conf.DialOptions = append(conf.DialOptions, grpc.WithContextDialer(cfg.Dial))
 	}
 	if cfg.TLS != nil {
-		c.TLS = cfg.TLS()
+		conf.TLS = cfg.TLS()
 	}
-	etcd, err := clientv3.New(c)
-	if err != nil {
-		return nil, problem.New(problem.EtcdUnavailable, "%w", err)
+	c := &Client{cfg: cfg}
+	if len(cfg.Endpoints) == 1 {
+		c.only = dial.New(cfg.Endpoints[0], cfg.Dial, cfg.TLS)
+		conf.DialOptions = append(conf.DialOptions, grpc.WithTransportCredentials(c.only.Credentials()))
 	}
-	return &Client{etcd: etcd, cfg: cfg}, nil
+	var err error
+	if c.etcd, err = clientv3.New(conf); err != nil {
+		return nil, c.loginProblem(err)
+	}
+	return c, nil
+}
+
+// loginProblem turns the error of a login into a problem.
+func (c *Client) loginProblem(err error) error {
+	switch {
+	case errors.Is(err, rpctypes.ErrAuthFailed):
+		return problem.New(problem.EtcdDenied, "etcd has no user %q with this password; set user and password_file to a user of this etcd: %w", c.cfg.Username, err)
+	case c.only != nil && c.only.Lasting():
+		return problem.New(problem.EtcdDenied, insecure, c.only.Why(err))
+	}
+	return problem.New(problem.EtcdUnavailable, "%s", c.why(err))
+}
+
+// insecure is the text of a problem with certificates that are not accepted, here or by etcd.
+const insecure = "no secure connection to etcd is possible (%s)"
+
+// why returns why a request has failed.
+func (c *Client) why(err error) string {
+	if c.only != nil && isTransient(err) {
+		if text := c.only.Why(err); text != "" {
+			return text
+		}
+	}
+	return rootOf(err)
+}
+
+// secure returns a problem if certificates are not accepted at any endpoint, so that no other attempt helps.
+func (c *Client) secure(ctx context.Context) error {
+	var all []string
+	for _, at := range c.cfg.Endpoints {
+		one, err := c.at(at)
+		if err != nil {
+			return nil // it has a problem of its own
+		}
+		try, cancel := context.WithTimeout(ctx, majorityTimeout)
+		_, err = one.memberList(try, false)
+		cancel()
+		_ = one.Close() // the answer was read, or it failed
+		if err == nil || !one.only.Lasting() {
+			return nil
+		}
+		all = append(all, one.only.Why(err))
+	}
+	return problem.New(problem.EtcdDenied, insecure, strings.Join(all, "; "))
 }
 
 // Close closes the connections.
@@ -154,8 +206,11 @@ const (
 func (c *Client) Status(ctx context.Context) (*Status, error) {
 	list, err := c.members(ctx)
 	trouble := ""
+	if problem.CodeOf(err) == problem.EtcdDenied {
+		return nil, err
+	}
 	if err != nil {
-		trouble = rootOf(err)
+		trouble = c.why(err)
 		if list, err = c.known(ctx); err != nil {
 			return nil, c.problem(err, "no member of the cluster answers")
 		}
@@ -200,10 +255,15 @@ const majorityEvery = 100 * time.Millisecond
 func (c *Client) members(ctx context.Context) ([]*etcdserverpb.Member, error) {
 	ctx, cancel := context.WithTimeout(ctx, majorityTimeout)
 	defer cancel()
-	for {
+	for first := true; ; first = false {
 		list, err := c.memberList(ctx, true)
 		if err == nil {
 			return list.Members, nil
+		}
+		if first {
+			if refused := c.secure(ctx); refused != nil {
+				return nil, refused
+			}
 		}
 		select {
 		case <-time.After(majorityEvery):
@@ -233,6 +293,9 @@ func (c *Client) known(ctx context.Context) (_ []*etcdserverpb.Member, err error
 		if err = failed; err == nil {
 			return list.Members, nil
 		}
+		if isTransient(err) {
+			err = problem.New(problem.EtcdUnavailable, "%s", one.why(err))
+		}
 	}
 	return nil, err
 }
@@ -240,7 +303,10 @@ func (c *Client) known(ctx context.Context) (_ []*etcdserverpb.Member, err error
 // problem turns an error of etcd into a problem. The text what says what has failed, for errors
 // that may pass.
 func (c *Client) problem(err error, what string) error {
-	if isTransient(err) {
+	switch {
+	case problem.CodeOf(err) == problem.EtcdUnavailable:
+		return problem.New(problem.EtcdUnavailable, "%s: %w", what, err)
+	case isTransient(err):
 		return problem.New(problem.EtcdUnavailable, "%s (etcd at %s): %s", what, strings.Join(c.cfg.Endpoints, ","), rootOf(err))
 	}
 	if of := codeOf(err); of == codes.PermissionDenied || of == codes.Unauthenticated {
@@ -321,7 +387,7 @@ func (c *Client) memberStatus(ctx context.Context, m *etcdserverpb.Member, only 
 	}
 	s.Status = Unreachable
 	if err != nil {
-		s.Trouble = rootOf(err)
+		s.Trouble = err.Error()
 	}
 	return s
 }
@@ -335,7 +401,11 @@ func (c *Client) statusAt(ctx context.Context, endpoint string) (*etcdserverpb.S
 	defer one.Close()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return etcdserverpb.NewMaintenanceClient(one.etcd.ActiveConnection()).Status(ctx, &etcdserverpb.StatusRequest{})
+	r, err := etcdserverpb.NewMaintenanceClient(one.etcd.ActiveConnection()).Status(ctx, &etcdserverpb.StatusRequest{})
+	if err != nil {
+		return nil, errors.New(one.why(err))
+	}
+	return r, nil
 }
 
 // at returns a client for one address.

@@ -17,8 +17,8 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
-// dial returns a client of all members.
-func dial(t *testing.T, m *embedtest.Members) *Client {
+// dialed returns a client of all members.
+func dialed(t *testing.T, m *embedtest.Members) *Client {
 	t.Helper()
 	c, err := Dial(Config{Endpoints: m.Endpoints()})
 	if err != nil {
@@ -31,7 +31,7 @@ func dial(t *testing.T, m *embedtest.Members) *Client {
 func TestStatusShowsWhatMembersAnswer(t *testing.T) {
 	t.Parallel()
 	m := embedtest.Cluster(t, 3)
-	c := dial(t, m)
+	c := dialed(t, m)
 	s, err := c.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestStatusShowsWhatMembersAnswer(t *testing.T) {
 func TestAMemberIsReplacedByAServerWithoutData(t *testing.T) {
 	t.Parallel()
 	m := embedtest.Cluster(t, 3)
-	c := dial(t, m)
+	c := dialed(t, m)
 	for name, code := range map[string]problem.Code{"m9": problem.NotFound, "m1": problem.Precondition} {
 		if _, err := c.Replace(t.Context(), name, "", false); problem.CodeOf(err) != code {
 			t.Errorf("replacing %s: %v, want %s", name, err, code)
@@ -151,7 +151,7 @@ func clusterOf(t *testing.T, m *embedtest.Members, name, address string) string 
 func TestTheAddressOfAMemberFollowsItsConfiguration(t *testing.T) {
 	t.Parallel()
 	m := embedtest.Cluster(t, 1)
-	c := dial(t, m)
+	c := dialed(t, m)
 	const at = "http://127.0.0.1:9"
 	if err := c.Complete(t.Context(), m.Server(0).ID(), at, func(error) {}); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestTheAddressOfAMemberFollowsItsConfiguration(t *testing.T) {
 func TestASnapshotIsRestoredWithLargerRevisions(t *testing.T) {
 	t.Parallel()
 	m := embedtest.Cluster(t, 3)
-	c := dial(t, m)
+	c := dialed(t, m)
 	ctx := t.Context()
 	put, err := c.etcd.Put(ctx, "k", "kept")
 	if err != nil {
@@ -236,7 +236,7 @@ func TestAFileThatIsNoSnapshotIsRefused(t *testing.T) {
 func TestMembersAreDefragmentedWithTheLeaderLast(t *testing.T) {
 	t.Parallel()
 	m := embedtest.Cluster(t, 3)
-	c := dial(t, m)
+	c := dialed(t, m)
 	s, err := c.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -263,7 +263,7 @@ func TestMembersAreDefragmentedWithTheLeaderLast(t *testing.T) {
 func TestAnAlarmEndsWhenThereIsSpaceAgain(t *testing.T) {
 	t.Parallel()
 	m := embedtest.Cluster(t, 1, func(c *embed.Config) { c.QuotaBytes = 4 << 20 })
-	c := dial(t, m)
+	c := dialed(t, m)
 	ctx := t.Context()
 	// Values of less than a page leave no gaps, so that the space is in use at the alarm.
 	puts := make([]clientv3.Op, 100)
@@ -301,7 +301,7 @@ func TestAClientWhoseContextHasEndedSaysSo(t *testing.T) {
 	m := embedtest.Cluster(t, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := dial(t, m).Complete(ctx, 1, "http://127.0.0.1:1", func(error) {}); err == nil {
+	if err := dialed(t, m).Complete(ctx, 1, "http://127.0.0.1:1", func(error) {}); err == nil {
 		t.Error("it has no error")
 	}
 }

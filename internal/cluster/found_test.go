@@ -244,7 +244,7 @@ func TestAServerWithoutDataJoinsTheClusterThatThereIs(t *testing.T) {
 	if s, err = f.Run(t.Context()); err != nil || !s.Joins || len(s.Members) != 4 {
 		t.Errorf("it begins again as %v, %v", s, err)
 	}
-	c := dial(t, m)
+	c := dialed(t, m)
 	status, err := c.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -257,7 +257,7 @@ func TestAServerWithoutDataJoinsTheClusterThatThereIs(t *testing.T) {
 func TestAServerWithoutDataIsNotTakenForOneThatHasRun(t *testing.T) {
 	t.Parallel()
 	m := embedtest.Cluster(t, 3)
-	status, err := dial(t, m).Status(t.Context())
+	status, err := dialed(t, m).Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ func TestWhatRootRestoresBelongsToTheOwnerOfTheDataDirectory(t *testing.T) {
 		t.Skip("needs root")
 	}
 	file := filepath.Join(t.TempDir(), "snap.db")
-	if _, err := dial(t, embedtest.Cluster(t, 1)).Save(t.Context(), file); err != nil {
+	if _, err := dialed(t, embedtest.Cluster(t, 1)).Save(t.Context(), file); err != nil {
 		t.Fatal(err)
 	}
 	const uid, gid = 12345, 12346

@@ -15,7 +15,7 @@ import (
 func TestADamagedSnapshotIsRefused(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "snap.db")
-	if _, err := dial(t, embedtest.Cluster(t, 1)).Save(t.Context(), file); err != nil {
+	if _, err := dialed(t, embedtest.Cluster(t, 1)).Save(t.Context(), file); err != nil {
 		t.Fatal(err)
 	}
 	good, err := os.ReadFile(file)

@@ -41,7 +41,7 @@ func fill(t *testing.T, c *Client, key func(i int) string) {
 // Events of runs that need not exist were on leases of a day, which no compaction removes.
 func TestAnEtcdThatIsFullOfEventsIsFreed(t *testing.T) {
 	t.Parallel()
-	c := dial(t, embedtest.Cluster(t, 1, func(c *embed.Config) { c.QuotaBytes = 8 << 20 }))
+	c := dialed(t, embedtest.Cluster(t, 1, func(c *embed.Config) { c.QuotaBytes = 8 << 20 }))
 	k := store.NewKeys("/berth/")
 	for key, value := range map[string]string{
 		k.Run("real"): "{}", k.Event("real", "e1"): "{}", k.Log(store.StepID{Run: "real", Step: "s"}): "output",
@@ -100,7 +100,7 @@ func TestAnEtcdThatIsFullOfEventsIsFreed(t *testing.T) {
 // A run that is submitted between the report and the deletion keeps its events.
 func TestWhatBelongsToARunThatExistsByNowIsNotDeleted(t *testing.T) {
 	t.Parallel()
-	c := dial(t, embedtest.Cluster(t, 1))
+	c := dialed(t, embedtest.Cluster(t, 1))
 	k := store.NewKeys("/berth/")
 	keys := []string{k.Event("late", "e1"), k.StoredRun("user:ann", 1, "late")}
 	for _, key := range keys {
@@ -128,7 +128,7 @@ func TestWhatBelongsToARunThatExistsByNowIsNotDeleted(t *testing.T) {
 // What others have stored is not deleted, so the alarm stays, and the error says so.
 func TestAnEtcdThatIsFullOfOtherKeysStaysFull(t *testing.T) {
 	t.Parallel()
-	c := dial(t, embedtest.Cluster(t, 1, func(c *embed.Config) { c.QuotaBytes = 4 << 20 }))
+	c := dialed(t, embedtest.Cluster(t, 1, func(c *embed.Config) { c.QuotaBytes = 4 << 20 }))
 	fill(t, c, func(i int) string { return fmt.Sprint("/else/", i) })
 	s, err := c.Space(t.Context(), store.NewKeys("/berth/"))
 	if err != nil {

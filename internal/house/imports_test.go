@@ -26,6 +26,10 @@ var layers = []layer{
 		"it writes values for people and knows none of berth's types",
 	},
 	{
+		"internal/dial", nil,
+		"why a connection to etcd fails is the same for all clients of etcd",
+	},
+	{
 		"internal/own", nil,
 		"whose a file is has nothing to do with what is in it",
 	},
@@ -62,7 +66,7 @@ var layers = []layer{
 		"settings are texts and numbers: what they are for is glued in cmd",
 	},
 	{
-		"internal/store", nil,
+		"internal/store", []string{"internal/dial"},
 		"the connection to etcd decides nothing, and so needs no other package",
 	},
 	{
@@ -166,7 +170,7 @@ var layers = []layer{
 		"certificates know nothing of what they protect",
 	},
 	{
-		"internal/cluster", []string{"internal/store/embed"},
+		"internal/cluster", []string{"internal/dial", "internal/store/embed"},
 		"members of etcd are formed and maintained without what berth keeps in it",
 	},
 	{

@@ -227,6 +227,11 @@ func dial(ctx context.Context, o Options) (*store.Client, error) {
 	backend, err := store.NewClient(store.Config{
 		Endpoints: o.Endpoints, Dial: o.Dial, TLS: o.TLS, Username: o.Username, Password: o.Password,
 		Logger: o.Logger, Registerer: o.Registerer, Cluster: o.Cluster,
+		OnWait: func(why error) {
+			if o.OnWait != nil {
+				o.OnWait(etcdProblem(why))
+			}
+		},
 	})
 	if err != nil {
 		return nil, problem.Field("endpoints", "%w", err)

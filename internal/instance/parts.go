@@ -288,6 +288,7 @@ func (c *Client) disconnect() error {
 func etcdProblem(err error) error {
 	for kind, code := range map[error]problem.Code{
 		store.ErrDenied:      problem.EtcdDenied,
+		store.ErrInsecure:    problem.EtcdDenied,
 		store.ErrNoSpace:     problem.EtcdFull,
 		store.ErrUnavailable: problem.EtcdUnavailable,
 		// What was read before is void. The next try is in one cluster.

@@ -69,7 +69,8 @@ const (
 	CorruptValue Code = "corrupt_value"
 	// EtcdUnavailable: etcd did not answer in time.
 	EtcdUnavailable Code = "etcd_unavailable"
-	// EtcdDenied: etcd refused the user or its rights on the prefix.
+	// EtcdDenied: etcd refused the user, a certificate, or the rights on the prefix, or its own
+	// certificate is not accepted.
 	EtcdDenied Code = "etcd_denied"
 	// EtcdFull: etcd accepts only deletes until it has space again.
 	EtcdFull Code = "etcd_full"

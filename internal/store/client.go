@@ -1,12 +1,14 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -17,8 +19,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/berthhq/berth/internal/dial"
 )
 
 // Config names the etcd to use, and the credentials.
@@ -32,6 +34,8 @@ type Config struct {
 	TLS func() *tls.Config
 	// Username and Password are empty unless etcd asks for them.
 	Username, Password string
+	// OnWait, if not nil, is called with what [Client.Probe] waits for. It must not block.
+	OnWait func(why error)
 	// Logger takes what is worth knowing about endpoints. Nil is silent.
 	Logger hclog.Logger
 	// Registerer takes the metrics. Nil keeps none.
@@ -53,7 +57,7 @@ type Client struct {
 	// username is who logs in.
 	username string
 	refusals refusals
-	tls      func() *tls.Config // nil for plain text
+	onWait   func(why error) // nil if nothing wants to know
 
 	// What each kind of work uses now, as a number to take modulo len(conns).
 	// They are apart, so that a watch that lags does not move the writes.
@@ -72,19 +76,21 @@ type endpoint struct {
 	// fail: on one connection, they would wait for the answers to reads.
 	leases   *clientv3.Client
 	renewals renewals
+	remote   *dial.Endpoint
 }
 
 // newEndpoint makes the connections to an endpoint. Each is opened when it is first used.
 func newEndpoint(cfg Config, cluster *Cluster, login *login, address string) (*endpoint, error) {
-	data, err := connect(cfg, cluster, login, address)
+	at := dial.New(address, cfg.Dial, cfg.TLS)
+	data, err := connect(cfg, cluster, login, at, address)
 	if err != nil {
 		return nil, err
 	}
-	leases, err := connect(cfg, cluster, login, address)
+	leases, err := connect(cfg, cluster, login, at, address)
 	if err != nil {
 		return nil, errors.Join(err, data.Close())
 	}
-	return &endpoint{Client: data, leases: leases, renewals: renewals{conn: leases}}, nil
+	return &endpoint{Client: data, leases: leases, renewals: renewals{conn: leases}, remote: at}, nil
 }
 
 // close ends the connections.
@@ -118,7 +124,7 @@ func NewClient(cfg Config) (*Client, error) {
 	if log == nil {
 		log = hclog.NewNullLogger()
 	}
-	c := &Client{metrics: newClientMetrics(cfg.Registerer), log: log.Named("store"), tls: cfg.TLS, cluster: cfg.Cluster}
+	c := &Client{metrics: newClientMetrics(cfg.Registerer), log: log.Named("store"), onWait: cfg.OnWait, cluster: cfg.Cluster}
 	if c.cluster == nil {
 		c.cluster = newCluster()
 	}
@@ -138,23 +144,9 @@ func NewClient(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// certificate returns the one that is shown to etcd, nil for none.
-func (c *Client) certificate() (*tls.Certificate, error) {
-	if c.tls == nil {
-		return nil, nil
-	}
-	switch conf := c.tls(); {
-	case len(conf.Certificates) > 0:
-		return &conf.Certificates[0], nil
-	case conf.GetClientCertificate != nil:
-		return conf.GetClientCertificate(&tls.CertificateRequestInfo{})
-	}
-	return nil, nil
-}
-
 // connect makes the connection to one endpoint. Etcd's own client does not know the
 // user: it would log in for each stream, and for each endpoint.
-func connect(cfg Config, cluster *Cluster, login *login, address string) (*clientv3.Client, error) {
+func connect(cfg Config, cluster *Cluster, login *login, at *dial.Endpoint, address string) (*clientv3.Client, error) {
 	options := append((&identifier{cluster}).options(), grpc.WithNoProxy(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
 	if cfg.Dial != nil {
 		options = append(options, grpc.WithContextDialer(cfg.Dial))
@@ -163,17 +155,10 @@ func connect(cfg Config, cluster *Cluster, login *login, address string) (*clien
 		options = append(options, grpc.WithPerRPCCredentials(login))
 	}
 	var conf *tls.Config
-	transport := insecure.NewCredentials()
-	switch {
-	case cfg.TLS == nil && (strings.HasPrefix(address, "https:") || strings.HasPrefix(address, "unixs:")):
-		transport = credentials.NewTLS(nil) // as in etcd's client
-	case cfg.TLS != nil:
+	if cfg.TLS != nil {
 		conf = cfg.TLS()
-		if !strings.HasPrefix(address, "http:") && !strings.HasPrefix(address, "unix:") { // as in etcd's client
-			transport = reloaded{credentials.NewTLS(conf), cfg.TLS}
-		}
 	}
-	options = append(options, grpc.WithTransportCredentials(identified{transport}))
+	options = append(options, grpc.WithTransportCredentials(identified{at.Credentials()}))
 	return clientv3.New(clientv3.Config{
 		Endpoints:            []string{address},
 		TLS:                  conf,
@@ -185,22 +170,6 @@ func connect(cfg Config, cluster *Cluster, login *login, address string) (*clien
 		Logger:          zap.NewNop(),
 	})
 }
-
-// reloaded are credentials for TLS that are made for each connection. The authorities of a
-// [tls.Config] in use cannot be replaced, and its callbacks do not know the address that a
-// certificate must be valid for.
-type reloaded struct {
-	credentials.TransportCredentials
-	conf func() *tls.Config
-}
-
-// ClientHandshake makes a connection secure.
-func (r reloaded) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return credentials.NewTLS(r.conf()).ClientHandshake(ctx, authority, conn)
-}
-
-// Clone returns the credentials, which have no state.
-func (r reloaded) Clone() credentials.TransportCredentials { return r }
 
 // Close ends all connections, and so all watches. It waits for nothing.
 func (c *Client) Close() error {
@@ -219,15 +188,21 @@ func (c *Client) Close() error {
 const probeTry = 3 * time.Second
 
 // Probe reads below prefix through each endpoint in turn until one answers, and
-// leaves the work with that one. Its error says what each endpoint said.
+// leaves the work with that one. Its error says what each endpoint said. It is [ErrInsecure] or
+// [ErrDenied] only if no endpoint could give another answer later.
 func (c *Client) Probe(ctx context.Context, prefix string) error {
-	var tried []string
-	var last error
+	c.waits(c.conns[int(c.logins.Load())%len(c.conns)], nil)
 	if _, err := c.login.get(ctx); err != nil {
+		if c.isLasting() {
+			return fmt.Errorf("%w: %s", ErrInsecure, strings.TrimPrefix(err.Error(), ErrNoLogin.Error()+": "))
+		}
 		return err // it has tried all endpoints
 	}
+	var tried []string
+	var last error
 	for range c.conns {
 		conn, at := c.pick(&c.writes)
+		c.waits(conn, tried)
 		try, cancel := context.WithTimeout(ctx, probeTry)
 		_, err := c.Range(try, &pb.RangeRequest{Key: []byte(prefix), RangeEnd: RangeEnd(prefix), CountOnly: true})
 		cancel()
@@ -237,41 +212,67 @@ func (c *Client) Probe(ctx context.Context, prefix string) error {
 			return nil
 		}
 		last = err
-		tried = append(tried, fmt.Sprintf("%s: %s%s", strings.Join(conn.Endpoints(), ","), reason(err), c.hint(err)))
+		tried = append(tried, conn.said(err))
 		c.fail(&c.writes, at, err)
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	kind := kindOf(errors.Unwrap(last))
-	for _, k := range []error{ErrDenied, ErrUnavailable, ErrNoSpace, ErrOtherCluster} {
-		if errors.Is(last, k) {
-			kind = k
-		}
-	}
-	if kind == nil {
-		kind = ErrUnavailable
-	}
-	return fmt.Errorf("%w (%s)", kind, strings.Join(tried, "; "))
+	return fmt.Errorf("%w (%s)", c.probeKind(last), strings.Join(tried, "; "))
 }
 
-// hint says what may be behind a connection that was made over TLS and then broke: a
-// server that wants a certificate tells so after the client's part of the handshake,
-// and what it tells is lost if the client is writing already.
-func (c *Client) hint(err error) string {
-	text := err.Error()
-	if c.tls == nil || !errors.Is(err, ErrUnavailable) || strings.Contains(text, "certificate") {
-		return ""
+// waits reports for which endpoint a probe waits, after it has tried others.
+func (c *Client) waits(at *endpoint, tried []string) {
+	if c.onWait != nil {
+		tried = append(tried[:len(tried):len(tried)], at.Endpoints()[0]+" has not answered yet")
+		c.onWait(fmt.Errorf("%w (%s)", ErrUnavailable, strings.Join(tried, "; ")))
 	}
-	if cert, err := c.certificate(); cert != nil || err != nil {
-		return ""
+}
+
+// probeKind returns the kind of the error of a probe that has failed with err at the last endpoint.
+func (c *Client) probeKind(err error) error {
+	if c.isLasting() {
+		return ErrInsecure
 	}
-	for _, broken := range []string{"broken pipe", "connection reset", "EOF"} {
-		if strings.Contains(text, broken) {
-			return "; it may want a client certificate, and none is set"
+	for _, k := range []error{ErrDenied, ErrUnavailable, ErrNoSpace, ErrOtherCluster} {
+		if errors.Is(err, k) {
+			return k
 		}
 	}
-	return ""
+	return cmp.Or(kindOf(errors.Unwrap(err)), ErrUnavailable)
+}
+
+// isLasting reports whether certificates are not accepted at any endpoint, so that waiting does not help.
+func (c *Client) isLasting() bool {
+	return !slices.ContainsFunc(c.conns, func(e *endpoint) bool { return !e.remote.Lasting() })
+}
+
+// explained is an [ErrUnavailable] of which it is known what is wrong with the endpoint.
+type explained struct{ op, text string }
+
+// Error says what has failed, and why.
+func (e *explained) Error() string { return fmt.Sprintf("%s: %v: %s", e.op, ErrUnavailable, e.text) }
+
+// Unwrap returns the kind of the error.
+func (e *explained) Unwrap() error { return ErrUnavailable }
+
+// explain is [classify], with what is wrong with the endpoint instead of an error of gRPC if that is known.
+func (e *endpoint) explain(op string, err error) error {
+	if errors.Is(kindOf(err), ErrUnavailable) {
+		if text := e.remote.Why(err); text != "" {
+			return &explained{op, text}
+		}
+	}
+	return classify(op, err)
+}
+
+// said returns a text with what came of a request to an endpoint, which begins with its address.
+func (e *endpoint) said(err error) string {
+	var known *explained
+	if errors.As(err, &known) {
+		return known.text
+	}
+	return fmt.Sprintf("%s: %s", e.Endpoints()[0], reason(err))
 }
 
 // reason shortens an error of a probe to what its reader can use.

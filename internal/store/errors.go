@@ -25,6 +25,9 @@ var (
 	ErrLeaseNotFound = errors.New("lease is gone")
 	// ErrDenied: etcd refused the user, or the user's rights on the prefix.
 	ErrDenied = errors.New("etcd refused")
+	// ErrInsecure: certificates are not accepted, here or by etcd, at any endpoint. Only [Client.Probe]
+	// returns it.
+	ErrInsecure = errors.New("no secure connection to etcd is possible")
 	// ErrCompacted: the revision asked for is no longer kept.
 	ErrCompacted = errors.New("revision is compacted")
 	// ErrTooLarge: etcd refused the request for its size.

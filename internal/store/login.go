@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,9 +153,10 @@ func (c *Client) logIn(ctx context.Context, user, password string) (string, erro
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {
-		token, from string
-		at          uint32
-		err         error
+		token string
+		from  *endpoint
+		at    uint32
+		err   error
 	}
 	first := c.logins.Load()
 	answers := make(chan answer, len(c.conns))
@@ -172,13 +172,14 @@ func (c *Client) logIn(ctx context.Context, user, password string) (string, erro
 				resp, err = &pb.AuthenticateResponse{}, nil
 			}
 			c.metrics.observe("login", begin, err)
-			answers <- answer{resp.GetToken(), conn.Endpoints()[0], at, err}
+			answers <- answer{resp.GetToken(), conn, at, err}
 		}()
 	}
 	ask()
 	hedge := time.NewTimer(loginHedge)
 	defer hedge.Stop()
 	var failed []string
+	refused, lasting := 0, 0
 	for {
 		select {
 		case a := <-answers:
@@ -186,10 +187,18 @@ func (c *Client) logIn(ctx context.Context, user, password string) (string, erro
 				c.logins.Store(a.at)
 				return a.token, nil
 			}
-			failed = append(failed, fmt.Sprintf("%s: %s", a.from, reason(a.err)+c.hint(classify("log in", a.err))))
-			kind := cmp.Or(kindOf(a.err), ErrUnavailable)
-			another := errors.Is(kind, ErrUnavailable) || errors.Is(kind, ErrOtherCluster) // may do better
-			if !another || len(failed) == len(c.conns) {
+			switch {
+			case errors.Is(kindOf(a.err), ErrDenied):
+				refused++
+			case a.from.remote.Lasting():
+				lasting++
+			}
+			failed = append(failed, a.from.loginSaid(user, a.err))
+			if len(failed) == len(c.conns) {
+				kind := ErrUnavailable
+				if refused > 0 && refused+lasting == len(failed) {
+					kind = ErrDenied
+				}
 				return "", fmt.Errorf("%w (%s)", kind, strings.Join(failed, "; "))
 			}
 			if asked < len(c.conns) {
@@ -203,6 +212,14 @@ func (c *Client) logIn(ctx context.Context, user, password string) (string, erro
 			}
 		}
 	}
+}
+
+// loginSaid is [endpoint.said] of a login.
+func (e *endpoint) loginSaid(user string, err error) string {
+	if rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCAuthFailed) {
+		return fmt.Sprintf("%s: authentication failed: etcd has no user %q with this password; set user and password_file to a user of this etcd", e.Endpoints()[0], user)
+	}
+	return e.said(e.explain("log in", err))
 }
 
 // operations are the names that errors have for what metrics call op.
@@ -240,7 +257,7 @@ func do[T any](ctx context.Context, c *Client, sent *history, role *atomic.Uint3
 		if err == nil {
 			return answer, nil
 		}
-		if err = classify(operations[op], err); c.login == nil || !expiredBy(err) {
+		if err = at.explain(operations[op], err); c.login == nil || !expiredBy(err) {
 			return none, err
 		}
 		if c.login.expired(token); again {

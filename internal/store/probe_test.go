@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -183,42 +184,137 @@ func TestADeadEndpointKeepsNoUserOut(t *testing.T) {
 	watched(t, c.Watch(long(t), "/berth/", 1))
 }
 
-func TestWrongTLSIsUnavailableAndSaysWhy(t *testing.T) {
-	authority := testcert.New(t)
-	pair := authority.Server(t)
-	secure := embedtest.New(t, func(c *embed.Config) {
-		c.TLS = &embed.TLS{CertFile: pair.CertFile, KeyFile: pair.KeyFile, ClientCAFile: authority.File}
-	})
-	plain := embedtest.New(t)
-	pem, err := os.ReadFile(authority.File)
+// poolOf returns a pool with the authority of a file.
+func poolOf(t *testing.T, a *testcert.Authority) *x509.CertPool {
+	t.Helper()
+	pem, err := os.ReadFile(a.File)
 	if err != nil {
 		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(pem)
-	own := authority.Client(t, "berth")
-	cert, err := tls.LoadX509KeyPair(own.CertFile, own.KeyFile)
-	if err != nil {
-		t.Fatal(err)
+	return roots
+}
+
+// shown returns how to speak TLS with the servers of an authority, and to show a certificate unless it is
+// empty.
+func shown(t *testing.T, a *testcert.Authority, own testcert.Pair) func() *tls.Config {
+	t.Helper()
+	conf := &tls.Config{RootCAs: poolOf(t, a)}
+	if own.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(own.CertFile, own.KeyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conf.Certificates = []tls.Certificate{cert}
 	}
-	good := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}}
-	always := func(c *tls.Config) func() *tls.Config { return func() *tls.Config { return c } }
+	return func() *tls.Config { return conf }
+}
+
+// secureEtcd starts an etcd that wants client certificates of an authority.
+func secureEtcd(t *testing.T, a *testcert.Authority, pair testcert.Pair) *embed.Server {
+	t.Helper()
+	return embedtest.New(t, func(c *embed.Config) {
+		c.TLS = &embed.TLS{CertFile: pair.CertFile, KeyFile: pair.KeyFile, ClientCAFile: a.File}
+	})
+}
+
+// A certificate that is not accepted, here or by etcd, stays so while a command waits. A wrong scheme, or
+// another process at the address, is named, but may be a mistake that an operator corrects.
+func TestAProbeSaysWhyNoConnectionIsPossible(t *testing.T) {
+	t.Parallel()
+	authority, other := testcert.New(t), testcert.New(t)
+	secure, plain := secureEtcd(t, authority, authority.Server(t)), embedtest.New(t)
+	expired := secureEtcd(t, authority, authority.Expired(t))
+	elsewhere := secureEtcd(t, authority, authority.Server(t, "etcd.example"))
+	address := func(s *embed.Server) string { _, at, _ := strings.Cut(s.Endpoint(), "://"); return at }
+	good, noOwn := shown(t, authority, authority.Client(t, "berth")), shown(t, authority, testcert.Pair{})
 	for name, tc := range map[string]struct {
 		endpoint string
 		tls      func() *tls.Config
+		kind     error
 		says     string
 	}{
-		"an unknown authority": {secure.Endpoint(), always(&tls.Config{}), "unknown authority"},
-		"no certificate":       {secure.Endpoint(), always(&tls.Config{RootCAs: roots}), ""},
-		"plain text to TLS":    {strings.Replace(secure.Endpoint(), "https", "http", 1), nil, ""},
-		"TLS to plain text":    {strings.Replace(plain.Endpoint(), "http", "https", 1), always(good), "handshake"},
+		"an unknown authority":             {secure.Endpoint(), shown(t, other, other.Client(t, "berth")), store.ErrInsecure, "the authority that signed the certificate of this etcd is unknown: name its file in cacert"},
+		"authorities of the system":        {secure.Endpoint(), nil, store.ErrInsecure, "the authority that signed the certificate of this etcd is unknown"},
+		"a name not in the certificate":    {elsewhere.Endpoint(), good, store.ErrInsecure, "the certificate of this etcd is for etcd.example, not for 127.0.0.1"},
+		"an expired certificate of etcd":   {expired.Endpoint(), good, store.ErrInsecure, `the certificate "expired" of this etcd has expired at `},
+		"no certificate":                   {secure.Endpoint(), noOwn, store.ErrInsecure, "this etcd wants a client certificate, and none is set: name its files in cert and key"},
+		"an expired certificate":           {secure.Endpoint(), shown(t, authority, authority.Expired(t)), store.ErrInsecure, `the client certificate "expired" in cert has expired at `},
+		"a certificate of another one":     {secure.Endpoint(), shown(t, authority, other.Client(t, "visitor")), store.ErrInsecure, `this etcd does not know the authority that signed the client certificate "visitor"`},
+		"plain text to TLS":                {"http://" + address(secure), nil, store.ErrUnavailable, address(secure) + ": this etcd wants TLS: begin its endpoint with https://"},
+		"no scheme, but TLS":               {address(secure), nil, store.ErrUnavailable, address(secure) + ": this etcd wants TLS: begin its endpoint with https://"},
+		"TLS to plain text":                {"https://" + address(plain), good, store.ErrUnavailable, address(plain) + ": this etcd speaks no TLS: begin its endpoint with http://"},
+		"a server of HTTP/1.1":             {"http://" + says(t, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), nil, store.ErrUnavailable, " speaks HTTP/1.1: that is not an etcd"},
+		"an old server of HTTP":            {says(t, "<!DOCTYPE HTML>\n<html>"), nil, store.ErrUnavailable, " speaks HTTP/1: that is not an etcd"},
+		"a server of HTTP/1.1 without TLS": {"https://" + says(t, "HTTP/1.1 400 Bad Request\r\n\r\n"), good, store.ErrUnavailable, " speaks HTTP/1.1: that is not an etcd"},
+		"a server of SSH":                  {says(t, "SSH-2.0-OpenSSH_9.2\r\n"), nil, store.ErrUnavailable, " speaks another protocol: that is not an etcd"},
+		"a port that hangs up":             {says(t, ""), nil, store.ErrUnavailable, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			mustSay(t, probe(t, store.Config{Endpoints: []string{tc.endpoint}, TLS: tc.tls}), store.ErrUnavailable, tc.says)
+			mustSay(t, probe(t, store.Config{Endpoints: []string{tc.endpoint}, TLS: tc.tls}), tc.kind, tc.says)
 		})
 	}
-	if err := probe(t, store.Config{Endpoints: []string{secure.Endpoint()}, TLS: always(good)}); err != nil {
+	if err := probe(t, store.Config{Endpoints: []string{secure.Endpoint()}, TLS: good}); err != nil {
 		t.Errorf("with the right certificates: %v", err)
+	}
+}
+
+// says listens at an address, and returns it. Each connection gets a text, and is closed.
+func says(t *testing.T, text string) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 4096)) // so that it is closed without a reset
+			_, _ = conn.Write([]byte(text))
+			_ = conn.Close()
+		}
+	}()
+	return l.Addr().String()
+}
+
+func TestWaitingHelpsIfOneEndpointCouldAnswerLater(t *testing.T) {
+	t.Parallel()
+	authority, other := testcert.New(t), testcert.New(t)
+	secure, dead := secureEtcd(t, authority, authority.Server(t)), "https://"+closedPort(t)
+	unknown, good := shown(t, other, testcert.Pair{}), shown(t, authority, authority.Client(t, "berth"))
+	for name, endpoints := range map[string][]string{"the first": {secure.Endpoint(), dead}, "the last": {dead, secure.Endpoint()}} {
+		t.Run(name, func(t *testing.T) {
+			mustSay(t, probe(t, store.Config{Endpoints: endpoints, TLS: unknown}), store.ErrUnavailable, "unknown", "connection refused")
+			if err := probe(t, store.Config{Endpoints: endpoints, TLS: good}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestAnyOfSeveralMembersWithAWrongPasswordIsRefusedByAll(t *testing.T) {
+	srv := withUsers(t)
+	wrong := func(endpoints ...string) store.Config {
+		return store.Config{Endpoints: endpoints, Username: "berth", Password: "guess"}
+	}
+	again := strings.Replace(srv.Endpoint(), "127.0.0.1", "localhost", 1)
+	mustSay(t, probe(t, wrong(srv.Endpoint(), again)), store.ErrDenied, srv.Endpoint(), again, `etcd has no user "berth" with this password`)
+	mustSay(t, probe(t, wrong(srv.Endpoint(), closedPort(t))), store.ErrUnavailable, `no user "berth" with this password`, "connection refused")
+}
+
+func TestAProbeNamesTheEndpointThatItWaitsFor(t *testing.T) {
+	srv, dead := embedtest.New(t), closedPort(t)
+	var waits []string
+	if err := probe(t, store.Config{Endpoints: []string{dead, srv.Endpoint()}, OnWait: func(why error) { waits = append(waits, why.Error()) }}); err != nil {
+		t.Fatal(err)
+	}
+	if last := waits[len(waits)-1]; !strings.Contains(last, dead+": connection refused; "+srv.Endpoint()+" has not answered yet") {
+		t.Errorf("it waited for %q", last)
 	}
 }
 
@@ -262,24 +358,30 @@ func TestCertificatesOfARunningClientAreReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	read := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		return c.Probe(ctx, "/berth/")
+	refused := func(ctx context.Context) error {
+		if err := c.Probe(ctx, "/berth/"); !errors.Is(err, store.ErrInsecure) {
+			return fmt.Errorf("%w: the probe ended with %v", store.ErrUnavailable, err)
+		}
+		return nil
 	}
-	works := func(ctx context.Context) error { return c.Probe(ctx, "/berth/") }
+	works := func(ctx context.Context) error {
+		if err := c.Probe(ctx, "/berth/"); err != nil {
+			return fmt.Errorf("%w: the probe ended with %v", store.ErrUnavailable, err)
+		}
+		return nil
+	}
 	until(t, works)
 	m.Stop(0)
 	serve(two, two.Server(t))
 	m.Restart(0)
-	mustSay(t, read(), store.ErrUnavailable, "")
+	until(t, refused)
 	accept(two)
 	until(t, works)
 	// A certificate of the right authority for another name is none.
 	m.Stop(0)
 	serve(two, two.Server(t, "etcd.example"))
 	m.Restart(0)
-	mustSay(t, read(), store.ErrUnavailable, "")
+	until(t, refused)
 	m.Stop(0)
 	serve(two, two.Server(t))
 	m.Restart(0)

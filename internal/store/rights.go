@@ -151,7 +151,7 @@ func (c *Client) roles(ctx context.Context, user string) ([]string, error) {
 
 // commonName returns the common name of the client certificate, empty for none.
 func (c *Client) commonName() string {
-	cert, err := c.certificate()
+	cert, err := c.conns[0].remote.Certificate()
 	if err != nil || cert == nil || len(cert.Certificate) == 0 {
 		return ""
 	}

@@ -70,7 +70,7 @@ func (a *Authority) Expired(t testing.TB) Pair {
 	t.Helper()
 	c := a.template("expired")
 	c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
-	c.DNSNames = []string{"localhost"}
+	c.DNSNames, c.IPAddresses = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
 	c.NotAfter = time.Now().Add(-time.Minute)
 	return a.pair(t, c)
 }

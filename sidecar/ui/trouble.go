@@ -36,7 +36,7 @@ func refusalOf(code problem.Code, detail string) Refusal {
 var todos = map[problem.Code]string{
 	problem.EtcdUnavailable: "Check that etcd runs and can be reached from this host. Claims stay held while their leases last. This page tries again by itself.",
 	problem.EtcdFull:        "Give etcd space: raise its quota, or compact and defragment it, then disarm the alarm. This page tries again by itself.",
-	problem.EtcdDenied:      "Give berth's user of etcd the rights on the prefix. This page tries again by itself.",
+	problem.EtcdDenied:      "Check berth's user of etcd, its password, its rights on the prefix, and the certificates. This page tries again by itself.",
 	problem.Unavailable:     "This page tries again by itself.",
 	problem.Stopping:        "This page tries again by itself, until the server is started again.",
 }
