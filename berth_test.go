@@ -246,3 +246,30 @@ func TestTheLogGoesToSlog(t *testing.T) {
 		t.Errorf("the log has no lost claim: %q", log.all)
 	}
 }
+
+func TestASettingOfAPoolIsChangedAloneAndADeletedPoolSaysSo(t *testing.T) {
+	c := open(t, embedtest.New(t))
+	defer closeNow(t, c)
+	ctx := t.Context()
+	if err := c.ChangePool(ctx, "db", short); berth.ErrorCode(err) != "pool_not_found" {
+		t.Errorf("of a pool that does not exist: %v", err)
+	}
+	if err := c.SetPool(ctx, "db", 3); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.ChangePool(ctx, "db", short); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := c.Pool(ctx, "db"); err != nil || p.Limit != 3 || p.LeaseDuration != 10*time.Second || p.Deleted {
+		t.Errorf("changed: %+v, %v", p, err)
+	}
+	if _, err := c.Claim(ctx, berth.Slots{"db": 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.DeletePool(ctx, "db"); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := c.Pool(ctx, "db"); err != nil || !p.Deleted {
+		t.Errorf("deleted: %+v, %v", p, err)
+	}
+}

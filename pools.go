@@ -29,6 +29,8 @@ type Pool struct {
 	Retain time.Duration
 	// Paused pools grant nothing and keep their holders and waiters.
 	Paused bool
+	// Deleted is set if the pool was deleted while slots of it were held. It has no settings.
+	Deleted bool
 	// Claimed is the number of slots that are taken. It may exceed the limit after that
 	// was lowered.
 	Claimed int
@@ -111,7 +113,7 @@ func (c *Client) Pool(ctx context.Context, name string) (PoolDetail, error) {
 
 func poolOf(s pool.Status) Pool {
 	return Pool{
-		Name: s.Name, Limit: s.Limit, LeaseDuration: s.LeaseDuration, ReserveAfter: s.ReserveAfter, Retain: s.Retain, Paused: s.Paused,
+		Name: s.Name, Limit: s.Limit, LeaseDuration: s.LeaseDuration, ReserveAfter: s.ReserveAfter, Retain: s.Retain, Paused: s.Paused, Deleted: s.Deleted,
 		Claimed: s.Claimed, Waiting: s.Waiting, Problem: s.Problem,
 	}
 }
@@ -156,6 +158,17 @@ func (c *Client) SetPool(ctx context.Context, name string, limit int, opts ...Po
 		opt(&o)
 	}
 	_, err := c.in.Operator().SetPool(ctx, name, o.change)
+	return public(err)
+}
+
+// ChangePool changes settings of a pool that exists, and not its limit. An unknown pool is an error with the
+// code pool_not_found.
+func (c *Client) ChangePool(ctx context.Context, name string, opts ...PoolOption) error {
+	var o poolOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	_, err := c.in.Operator().ChangePool(ctx, name, o.change)
 	return public(err)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -102,6 +103,16 @@ func (s Spec) Validate() error {
 
 // reserveNever is how [NeverReserve] is written, in etcd and everywhere else.
 const reserveNever = "-1"
+
+// ParseLimit reads a limit as users write it: a number from -1 to [MaxLimit]. A number with the sign +
+// looks like an increase, which no limit is.
+func ParseLimit(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || strings.HasPrefix(s, "+") || n < Unlimited || n > MaxLimit {
+		return 0, problem.Field("limit", "must be a number from %d to %s; to raise by one, write the new limit", Unlimited, text.Number(MaxLimit))
+	}
+	return n, nil
+}
 
 // LimitText writes a limit of a pool, or of runs.
 func LimitText(limit int) string {

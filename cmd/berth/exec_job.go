@@ -258,7 +258,7 @@ func parseSlots(texts []string) (map[string]int, error) {
 		n := 1
 		if given {
 			var err error
-			if n, err = strconv.Atoi(number); err != nil {
+			if n, err = strconv.Atoi(number); err != nil || number[0] == '+' {
 				return nil, usagef("--pool can't be %q: expected POOL=SLOTS", text)
 			}
 		}

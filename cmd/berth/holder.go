@@ -63,6 +63,9 @@ type held interface {
 // a change of etcd's leader alone would kill what it protects.
 const minExecLease = 10 * time.Second
 
+// errDeleted is the problem of a pool that was deleted while slots of it were held.
+var errDeleted = problem.New(problem.PoolNotFound, "the pool was deleted")
+
 // checkLeases refuses pools whose leases are too short for exec. A pool that is
 // not there is left to the claim.
 func checkLeases(ctx context.Context, h holder, slots map[string]int) error {
@@ -96,6 +99,9 @@ func openDirect(ctx context.Context, o instance.Options) (holder, error) {
 
 func (h *directHolder) lease(ctx context.Context, name string) (time.Duration, error) {
 	p, err := h.client.Pool(ctx, name)
+	if err == nil && p.Deleted {
+		err = errDeleted
+	}
 	return p.LeaseDuration, err
 }
 
@@ -232,8 +238,11 @@ func sidecarProblem(err error, addr string) error {
 
 func (h *sidecarHolder) lease(ctx context.Context, name string) (time.Duration, error) {
 	p, err := h.client.Pool(ctx, name)
-	if err != nil {
+	switch {
+	case err != nil:
 		return 0, err
+	case p.Deleted:
+		return 0, errDeleted
 	}
 	return time.Duration(p.LeaseDuration), nil
 }

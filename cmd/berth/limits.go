@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/manifest"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -150,7 +151,7 @@ func limitsSetCommand() *cli.Command {
 and is removed by the number -1. A limit of 0 admits no run. A lower limit stops no run:
 no more are admitted until enough runs have ended.`,
 		Flags: []cli.Flag{
-			&cli.IntFlag{Name: "max-concurrent-runs", Usage: "admit at most `N` runs at a time, -1 for no limit", DefaultText: unchanged},
+			&cli.StringFlag{Name: "max-concurrent-runs", Usage: "admit at most `N` runs at a time, -1 for no limit", DefaultText: unchanged},
 			&cli.StringSliceFlag{Name: "tag", Usage: "set the `LIMIT` of a tag, as above; may be repeated"},
 		},
 		Action: handle(limitsSet),
@@ -160,12 +161,16 @@ no more are admitted until enough runs have ended.`,
 func limitsSet(r *request) error {
 	var change run.LimitsChange
 	if r.IsSet("max-concurrent-runs") {
-		change.MaxConcurrentRuns = new(r.Int("max-concurrent-runs"))
+		n, err := pool.ParseLimit(r.String("max-concurrent-runs"))
+		if err != nil {
+			return usagef("--max-concurrent-runs %s", problem.Of(err).Message)
+		}
+		change.MaxConcurrentRuns = &n
 	}
 	for _, text := range r.StringSlice("tag") {
 		t, err := run.ParseTagLimit(text)
 		if err != nil {
-			return err
+			return usagef("--tag: %s", problem.Of(err).Message)
 		}
 		change.Tags = append(change.Tags, t)
 	}

@@ -151,10 +151,10 @@ func poolsSetCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "set",
 		Usage:     "create or change a pool",
-		ArgsUsage: "POOL LIMIT",
-		Description: `LIMIT is a number of slots, 0 to close the pool, or -1 for no limit. Settings that no flag
-names are not changed. A lower limit stops no holder: no more slots are granted until
-enough are released.
+		ArgsUsage: "POOL [LIMIT]",
+		Description: `LIMIT is a number of slots, 0 to close the pool, or -1 for no limit. A new pool needs one.
+Settings that no flag names are not changed. A lower limit stops no holder: no more slots
+are granted until enough are released.
 
 With --retain, a host that does not notice that its lease has ended in etcd can grant
 retained slots for up to 90s while another host has them too. Do not use it where two
@@ -164,26 +164,30 @@ holders do harm. Pools of tasks retain slots by default: --retain 0s turns it of
 			&cli.DurationFlag{Name: "retain", Usage: "longest `TIME` for which a host retains released slots for its next claims; 0 for none", DefaultText: unchanged + ", 0 in a new pool, " + text.Duration(pool.DefaultTaskRetain) + " in one of a task"},
 			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` after which no later waiter passes a waiter; 0 for at once, -1 for never", DefaultText: unchanged + ", " + text.Duration(pool.DefaultReserveAfter) + " in a new pool"},
 		},
-		Action: handle(poolsSet, poolArgument, argument{name: "a limit"}),
+		Action: handle(poolsSet, poolArgument, argument{name: "a limit", optional: true}),
 	}
 }
 
 func poolsSet(r *request) error {
-	change, err := poolChange(r.Context, r.args[1])
+	change, err := poolChange(r.Context, r.args[1:])
 	if err != nil {
 		return err
 	}
 	return r.connect(func() error { return setPool(r, r.args[0], change) })
 }
 
-// poolChange reads what the command line says of a pool.
-func poolChange(c *cli.Context, limit string) (pool.Change, error) {
+// poolChange reads what the command line says of a pool: at most one limit, and flags.
+func poolChange(c *cli.Context, limit []string) (pool.Change, error) {
 	var change pool.Change
-	n, err := strconv.Atoi(limit)
-	if err != nil {
-		return change, usagef("%q is not a limit: it must be a number of slots, 0 (closed) or -1 (unlimited)", limit)
+	if len(limit) > 0 {
+		n, err := pool.ParseLimit(limit[0])
+		if err != nil {
+			return change, usagef("LIMIT %s", problem.Of(err).Message)
+		}
+		change.Limit = &n
+	} else if !slices.ContainsFunc([]string{"lease-duration", "retain", "reserve-after"}, c.IsSet) {
+		return change, usagef("a limit is missing: give LIMIT, or a setting to change, such as --lease-duration")
 	}
-	change.Limit = &n
 	if c.IsSet("lease-duration") {
 		d, err := time.ParseDuration(c.String("lease-duration"))
 		if err != nil {
@@ -210,7 +214,11 @@ func setPool(r *request, name string, change pool.Change) error {
 	if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
 		return err
 	}
-	put, err := r.SetPool(r.ctx(), name, change)
+	set := r.SetPool
+	if change.Limit == nil { // the pool exists
+		set = r.ChangePool
+	}
+	put, err := set(r.ctx(), name, change)
 	if err != nil {
 		return err
 	}
@@ -245,7 +253,7 @@ func warnOfExcess(r *request, p pool.Status) {
 // warnOfRetain warns of a pool that retains released slots.
 func warnOfRetain(r *request, name string, retain time.Duration) {
 	if retain > 0 {
-		r.say("warning: '%s' retains released slots, so a host that does not notice that its lease has ended in etcd can grant them for up to 90s while another host has them; where two holders do harm, turn it off: berth pools set %s LIMIT --retain 0s", name, name)
+		r.say("warning: '%s' retains released slots, so a host that does not notice that its lease has ended in etcd can grant them for up to 90s while another host has them; where two holders do harm, turn it off: berth pools set %s --retain 0s", name, name)
 	}
 }
 

@@ -224,9 +224,9 @@ func ParseTagLimit(text string) (TagLimit, error) {
 	if at < 0 {
 		return TagLimit{}, problem.Field("tag", how, problem.Clip(text))
 	}
-	n, err := strconv.Atoi(text[at+1:])
+	n, err := pool.ParseLimit(text[at+1:])
 	if err != nil {
-		return TagLimit{}, problem.Field("tag", how, problem.Clip(text))
+		return TagLimit{}, problem.Field("tag", how+"; N %s", problem.Clip(text), problem.Of(err).Message)
 	}
 	key, value, hasValue := strings.Cut(text[:at], "=")
 	t := TagLimit{Key: key, Value: value, Limit: n}

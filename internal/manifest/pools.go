@@ -137,6 +137,9 @@ func (d *Pool) set(field, text string) (must string) {
 	switch field {
 	case "limit":
 		d.Spec.Limit, err = strconv.Atoi(text)
+		if strings.HasPrefix(text, "+") { // it looks like an increase
+			err = strconv.ErrSyntax
+		}
 		must = "a number of slots, 0 (closed) or -1 (unlimited)"
 	case "lease_duration":
 		d.Spec.LeaseDuration, err = time.ParseDuration(text)

@@ -181,13 +181,11 @@ func limitOf(d pool.Detail, q url.Values) *confirmation {
 
 // parseLimit reads a limit. Its error is a problem of the field.
 func parseLimit(text string) (int, error) {
-	limit, err := strconv.Atoi(text)
+	limit, err := pool.ParseLimit(text)
 	if err != nil {
-		return 0, problem.Field("limit", "%q is not a number: allowed are 1 to %d, 0 (closed) and -1 (unlimited)", problem.Clip(text), pool.MaxLimit)
+		return 0, problem.Field("limit", "%s is not one: it %s", problem.Quote(text), problem.Of(err).Message)
 	}
-	spec := pool.DefaultSpec()
-	spec.Limit = limit
-	return limit, spec.Validate()
+	return limit, nil
 }
 
 // limitEffects says what a new limit will do.

@@ -244,7 +244,7 @@ func TestALimitIsChangedFromThePages(t *testing.T) {
 		t.Errorf("it asks with %v", in.Attr)
 	}
 	page = d.page("/actions/limit?pool=db&limit=%3Cb%3E")
-	if in := page.must("limit"); attr(in, "aria-invalid") != "true" || !strings.Contains(text(page.must("limit-problem")), `"<b>" is not a number`) {
+	if in := page.must("limit"); attr(in, "aria-invalid") != "true" || !strings.Contains(text(page.must("limit-problem")), `"<b>" is not one: it must be a number`) {
 		t.Errorf("%v: %s", in.Attr, text(page.must("limit-problem")))
 	}
 	const to1 = "/actions/limit?pool=db&limit=1&back=/pools?sort=name"

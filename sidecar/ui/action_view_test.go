@@ -129,7 +129,7 @@ func TestALimitSaysWhatComesOfIt(t *testing.T) {
 		}
 	}
 	for to, want := range map[string]string{
-		"": "", "3": "it is already the limit", "-2": "allowed are 1 to 1000000", "1000001": "allowed are", "x": `"x" is not a number`, "1.5": "not a number", "<b>": `"<b>" is not a number`,
+		"": "", "3": "it is already the limit", "-2": "must be a number from -1 to 1,000,000", "1000001": "must be a number", "x": `"x" is not one: it must be a number`, "1.5": "must be a number", "<b>": `"<b>" is not one`, "+1": "to raise by one, write the new limit",
 	} {
 		got := limitOf(poolWith(3, 1), url.Values{"limit": {to}})
 		if got.Limit == nil || got.Effects != nil || (want == "") != (got.Limit.Problem == "") || !strings.Contains(got.Limit.Problem, want) {

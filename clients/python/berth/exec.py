@@ -195,11 +195,14 @@ def _release(claim: Claim, signals: "_Signals") -> None:
 def _check_leases(client: Client, pools: Mapping[str, int]) -> None:
     for name in sorted(pools):
         try:
-            lease = seconds(client.pools.get(name)["lease_duration"])
+            pool = client.pools.get(name)
         except BerthError as err:
             if err.code != "pool_not_found":
                 raise
             continue  # the claim is refused
+        if pool.get("deleted"):
+            continue  # the claim is refused
+        lease = seconds(pool["lease_duration"])
         if lease < _MIN_LEASE:
             raise invalid("pool", f"{name!r} has leases of {lease:g} s, and exec needs {_MIN_LEASE:g} s to stop its command in time")
 

@@ -103,6 +103,14 @@ class ExecTest(Case):
                 self.ends(command(*cases[what][1]), cases[what][0])
         self.pool_is(pool, 0, 0)
 
+    def test_a_deleted_pool_does_not_exist(self) -> None:
+        pools, pool = berth.Client(self.dev.socket).pools, self.pool()
+        with berth.claim({pool: 1}):
+            pools.delete(pool)
+            _, err = self.ends(command("--pool", pool, "--", "true"), 77)
+        self.assertIn("there is no pool", err)
+        self.assertNotIn("leases", err)
+
     def test_other_exit_codes(self) -> None:
         pool = self.pool()
         self.ends(command("--pool", pool, "--", "true", BERTH_SIDECAR="nonsense"), 2)
