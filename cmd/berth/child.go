@@ -46,11 +46,23 @@ type child struct {
 	events chan unix.Signal
 }
 
-// startChild starts a command with this process' files. The child is killed if
-// this process dies, where the system can do that.
-func startChild(cmd command, env []string) (*child, error) {
-	group, err := proc.Start(cmd.path, cmd.argv, env, []uintptr{0, 1, 2})
+// startChild starts a command with this process' files, and in the foreground of the
+// terminal if exec is there. The child is killed if this process dies, where the system can
+// do that.
+func startChild(cmd command, env []string, term *terminal) (*child, error) {
+	attributes := proc.Attributes()
+	if term.has() && !inPipeline() {
+		// Before the command begins: it would be stopped if it asked for the terminal first.
+		attributes.Foreground, attributes.Ctty = true, term.fd
+	}
+	group, err := proc.Start(cmd.path, cmd.argv, env, []uintptr{0, 1, 2}, attributes)
+	// Taking the terminal back from the background, or writing to it, would stop exec
+	// otherwise. Set only now: the child would have inherited it.
+	signal.Ignore(unix.SIGTTOU)
 	if err != nil {
+		if attributes.Foreground {
+			term.put(term.own)
+		}
 		return nil, startStatus(err)
 	}
 	c := &child{group, make(chan unix.Signal)}
@@ -113,47 +125,50 @@ func (g *guard) check(now, left, grace time.Duration, ended error) proc.Order {
 //
 // A nil terminal is none: its methods do nothing.
 type terminal struct {
-	fd   int
-	own  int // the group of exec
-	lent int // the group that has the place, 0 if exec has
+	fd  int
+	own int // the group of exec
 }
 
-// openTerminal returns the controlling terminal, nil if there is none.
+// openTerminal returns the controlling terminal, nil if there is none. Where there is no
+// /dev/tty, it is one of the standard files.
 func openTerminal() *terminal {
 	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	for file := 0; err != nil && file <= 2; file++ {
+		if _, err = unix.IoctlGetInt(file, unix.TIOCGPGRP); err == nil { // not of any other terminal
+			fd, err = unix.FcntlInt(uintptr(file), unix.F_DUPFD_CLOEXEC, 0)
+		}
+	}
 	if err != nil {
 		return nil
 	}
 	return &terminal{fd: fd, own: unix.Getpgrp()}
 }
 
-// lend puts a group into the foreground if exec's own group is there.
-func (t *terminal) lend(group int) bool {
-	if t == nil || t.foreground() != t.own {
+// has reports whether exec's own group is in the foreground.
+func (t *terminal) has() bool { return t != nil && t.foreground() == t.own }
+
+// lend puts the group of the child into the foreground if exec's own group is there. It
+// reports whether the child is there now.
+func (t *terminal) lend(child int) bool {
+	if t.has() {
+		return t.put(child)
+	}
+	return t != nil && t.foreground() == child
+}
+
+// takeBack puts exec's own group into the foreground if the child still is there. It reports
+// whether that was so.
+func (t *terminal) takeBack(child int) bool {
+	if t == nil || t.foreground() != child {
 		return false
 	}
-	// Taking the place back from the background would stop exec otherwise. Set
-	// only now: the child would have inherited it.
-	signal.Ignore(unix.SIGTTOU)
-	if unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) != nil {
-		return false
-	}
-	t.lent = group
+	t.put(t.own)
 	return true
 }
 
-// takeBack puts exec's own group into the foreground if the borrower still is
-// there. It reports whether that was so.
-func (t *terminal) takeBack() bool {
-	if t == nil || t.lent == 0 {
-		return false
-	}
-	had := t.foreground() == t.lent
-	if had {
-		_ = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, t.own)
-	}
-	t.lent = 0
-	return had
+// put puts a group into the foreground, and reports whether it could.
+func (t *terminal) put(group int) bool {
+	return unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) == nil
 }
 
 // foreground returns the group in the foreground, 0 if there is none.

@@ -49,11 +49,8 @@ func (j *job) run(cmd command, env []string) (jobResult, error) {
 	defer j.term.close()
 	catch(j.signals, passedOn...)
 	var err error
-	if j.child, err = startChild(cmd, env); err != nil {
+	if j.child, err = startChild(cmd, env, j.term); err != nil {
 		return jobResult{}, err
-	}
-	if !inPipeline() {
-		j.term.lend(j.child.PID)
 	}
 	defer j.bind()()
 
@@ -139,10 +136,15 @@ func (j *job) stopped(by unix.Signal) {
 		j.child.Signal(unix.SIGCONT)
 		return
 	}
-	j.term.takeBack()
 	if groupIsOrphaned() {
-		return // no process could put it into the foreground again
+		// No process could put it into the foreground again. Without exec, its keys would not have
+		// stopped the command either.
+		if by == unix.SIGTSTP {
+			j.child.Signal(unix.SIGCONT)
+		}
+		return
 	}
+	j.term.takeBack(j.child.PID)
 	// Go can't put back what the signal does by default, so the others of the
 	// group get it, and exec stops by force. exec itself ignores it: a handler,
 	// even of a signal that is reset, may run as late as when exec goes on and
@@ -177,7 +179,7 @@ func (j *job) finish() jobResult {
 	if j.guard.why != nil {
 		j.child.Signal(unix.SIGKILL)
 	}
-	had := j.term.takeBack()
+	had := j.term.takeBack(j.child.PID)
 	r := jobResult{status: j.child.Reap(), foreground: had, lost: j.guard.why}
 	if r.lost != nil || !r.status.Signaled() || r.status.Signal() != unix.SIGKILL {
 		return r

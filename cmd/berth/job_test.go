@@ -29,7 +29,7 @@ func jobMain() {
 		"share": jobShare, "hold": jobHold, "stubborn": jobStubborn, "alone": jobAlone, "runs": jobRuns,
 		"status": jobStatus, "signals": jobSignals, "orphan": jobOrphan,
 		"crowd": jobCrowd, "pid": jobPID, "shell": jobShell, "strip": jobStrip,
-		"executor": jobExecutor, "get": jobGet,
+		"executor": jobExecutor, "get": jobGet, "starts": jobStarts, "background": jobBackground, "fails": jobFails,
 	}
 	verb := verbs[os.Args[1]]
 	if verb == nil {

@@ -18,13 +18,20 @@ import (
 // LOG what happens to it, one line each. When the command is stopped, it waits
 // for a file FG<n>, n counting from 1, and puts it into the foreground again.
 func jobShell(a []string) error {
-	signal.Ignore(syscall.SIGTTOU)
+	return runShell(a, &syscall.SysProcAttr{Foreground: true, Ctty: 0})
+}
+
+// jobBackground LOG FG COMMAND… is the same with a command that begins in the background.
+func jobBackground(a []string) error { return runShell(a, &syscall.SysProcAttr{Setpgid: true}) }
+
+func runShell(a []string, attributes *syscall.SysProcAttr) error {
 	cmd := exec.Command(a[2], a[3:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Foreground: true, Ctty: 0}
+	cmd.SysProcAttr = attributes
 	if err := cmd.Start(); err != nil {
 		return err
 	}
+	signal.Ignore(syscall.SIGTTOU) // only now: the command would inherit it
 	var log []string
 	for stops := 0; ; {
 		var s unix.WaitStatus

@@ -60,9 +60,9 @@ type Group struct {
 	gone   chan struct{} // closed by Reap
 }
 
-// Start starts a command with an environment and open files. The command is killed if
-// this process dies, where the system supports it. Its error is a [*StartError].
-func Start(path string, argv, env []string, files []uintptr) (*Group, error) {
+// Start starts a command with an environment, open files, and [Attributes]. The command is
+// killed if this process dies, where the system supports it. Its error is a [*StartError].
+func Start(path string, argv, env []string, files []uintptr, attributes *syscall.SysProcAttr) (*Group, error) {
 	g := &Group{gone: make(chan struct{})}
 	started := make(chan error)
 	go func() {
@@ -70,7 +70,7 @@ func Start(path string, argv, env []string, files []uintptr) (*Group, error) {
 		// as long as the child.
 		runtime.LockOSThread()
 		var err error
-		g.PID, err = syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: env, Files: files, Sys: Attributes()})
+		g.PID, err = syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: env, Files: files, Sys: attributes})
 		started <- err
 		if err == nil {
 			<-g.gone

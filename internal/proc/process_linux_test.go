@@ -101,7 +101,7 @@ func TestAGroupStopsContinuesAndEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := Start(sh, []string{"sh", "-c", "kill -STOP $$; exit 7"}, nil, nil)
+	g, err := Start(sh, []string{"sh", "-c", "kill -STOP $$; exit 7"}, nil, nil, Attributes())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestAGroupStopsContinuesAndEnds(t *testing.T) {
 	for name, code := range map[string]int{"/no/such": ExitNotFound, "no-such-command": ExitNotFound, "/proc": ExitNotExecutable} {
 		path, err := LookPath(name)
 		if err == nil {
-			_, err = Start(path, []string{name}, nil, nil)
+			_, err = Start(path, []string{name}, nil, nil, Attributes())
 		}
 		var start *StartError
 		if !errors.As(err, &start) || start.Code != code {

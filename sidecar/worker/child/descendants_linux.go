@@ -31,7 +31,7 @@ func startLeader(c Command, stdin string, out int) (*proc.Group, error) {
 		return nil, &proc.StartError{Code: proc.ExitNotExecutable, Err: err}
 	}
 	defer in.Close()
-	return proc.Start(path, c.Argv, c.Env, []uintptr{in.Fd(), uintptr(out), uintptr(out)})
+	return proc.Start(path, c.Argv, c.Env, []uintptr{in.Fd(), uintptr(out), uintptr(out)}, proc.Attributes())
 }
 
 // adopt makes this process adopt orphans, so that all that the command starts are
