@@ -25,7 +25,7 @@ type command struct {
 
 // findCommand finds the file of a command.
 func findCommand(argv []string) (command, error) {
-	path, err := proc.LookPath(argv[0])
+	path, err := proc.LookPath(argv[0], os.Environ())
 	return command{path, argv}, startStatus(err)
 }
 

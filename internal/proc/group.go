@@ -41,16 +41,6 @@ func startError(err error) error {
 	return &StartError{ExitNotExecutable, err}
 }
 
-// LookPath returns the file of a command. As in a shell, and unlike in [exec.LookPath],
-// PATH may contain the current directory. Its error is a [*StartError].
-func LookPath(name string) (string, error) {
-	path, err := exec.LookPath(name)
-	if err == nil || errors.Is(err, exec.ErrDot) {
-		return path, nil
-	}
-	return "", startError(err)
-}
-
 // Group is a child of this process that leads a process group of its own.
 type Group struct {
 	PID int
@@ -61,7 +51,8 @@ type Group struct {
 }
 
 // Start starts a command with an environment, open files, and [Attributes]. The command is
-// killed if this process dies, where the system supports it. Its error is a [*StartError].
+// killed if this process dies, where the system supports it. As with execvp(3), a script
+// without an interpreter is run by the shell. The error is a [*StartError].
 func Start(path string, argv, env []string, files []uintptr, attributes *syscall.SysProcAttr) (*Group, error) {
 	g := &Group{gone: make(chan struct{})}
 	started := make(chan error)
@@ -70,7 +61,13 @@ func Start(path string, argv, env []string, files []uintptr, attributes *syscall
 		// as long as the child.
 		runtime.LockOSThread()
 		var err error
-		g.PID, err = syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: env, Files: files, Sys: attributes})
+		attr := &syscall.ProcAttr{Env: env, Files: files, Sys: attributes}
+		g.PID, err = syscall.ForkExec(path, argv, attr)
+		if line, ok := ByShell(err, path, argv); ok {
+			if pid, failed := syscall.ForkExec(line[0], line, attr); failed == nil {
+				g.PID, err = pid, nil
+			}
+		}
 		started <- err
 		if err == nil {
 			<-g.gone

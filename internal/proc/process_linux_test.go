@@ -97,7 +97,7 @@ func TestAProcessIsFoundAgain(t *testing.T) {
 }
 
 func TestAGroupStopsContinuesAndEnds(t *testing.T) {
-	sh, err := LookPath("sh")
+	sh, err := LookPath("sh", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestAGroupStopsContinuesAndEnds(t *testing.T) {
 		t.Errorf("status %v", status)
 	}
 	for name, code := range map[string]int{"/no/such": ExitNotFound, "no-such-command": ExitNotFound, "/proc": ExitNotExecutable} {
-		path, err := LookPath(name)
+		path, err := LookPath(name, nil)
 		if err == nil {
 			_, err = Start(path, []string{name}, nil, nil, Attributes())
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -27,9 +28,8 @@ const (
 // Command is a command that lists items.
 type Command struct {
 	Argv []string
-	// Env is its whole environment, and Dir its working directory.
+	// Env is its whole environment.
 	Env []string
-	Dir string
 	// Timeout bounds how long it runs.
 	Timeout time.Duration
 }
@@ -47,17 +47,14 @@ func (c *Command) List(ctx context.Context) ([]byte, error) {
 		end(fmt.Errorf("the list command wrote more than %d MiB", MaxOutput>>20))
 	}}
 	stderr := &tail{most: maxStderr}
-	cmd := exec.CommandContext(running, c.Argv[0], c.Argv[1:]...)
-	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = c.Env, c.Dir, out, stderr
-	cmd.SysProcAttr, cmd.WaitDelay = proc.Attributes(), stopGrace
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
 	// The command is killed when this thread ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := cmd.Start(); err != nil {
+	cmd, err := c.start(running, out, stderr)
+	if err != nil {
 		return nil, fmt.Errorf("the list command cannot be run: %w", err)
 	}
-	err := cmd.Wait()
+	err = cmd.Wait()
 	if running.Err() != nil || errors.Is(err, exec.ErrWaitDelay) {
 		// The group may still have processes that it has started.
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
@@ -76,6 +73,29 @@ func (c *Command) List(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("the list command cannot be read: %w", err)
 	}
 	return out.kept.Bytes(), nil
+}
+
+// start starts the command; a script without an interpreter by the shell.
+func (c *Command) start(ctx context.Context, out, stderr io.Writer) (*exec.Cmd, error) {
+	path, err := proc.LookPath(c.Argv[0], c.Env)
+	if err != nil {
+		return nil, err
+	}
+	cmd := c.prepared(ctx, path, c.Argv, out, stderr)
+	err = cmd.Start()
+	if line, ok := proc.ByShell(err, path, c.Argv); ok {
+		cmd = c.prepared(ctx, line[0], line, out, stderr)
+		err = cmd.Start()
+	}
+	return cmd, err
+}
+
+func (c *Command) prepared(ctx context.Context, path string, argv []string, out, stderr io.Writer) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Args, cmd.Env, cmd.Stdout, cmd.Stderr = argv, c.Env, out, stderr
+	cmd.SysProcAttr, cmd.WaitDelay = proc.Attributes(), stopGrace
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
+	return cmd
 }
 
 // bounded keeps what is written, up to most bytes.

@@ -18,7 +18,8 @@ func shell(text string) *Command {
 
 func TestACommandLists(t *testing.T) {
 	c := shell("pwd; env; cat; echo noise >&2")
-	c.Dir = t.TempDir()
+	dir := t.TempDir()
+	t.Chdir(dir)
 	t.Setenv("BERTH_PASSWORD", "secret")
 	out, err := c.List(t.Context())
 	if err != nil {
@@ -27,13 +28,37 @@ func TestACommandLists(t *testing.T) {
 	for line := range strings.Lines(string(out)) {
 		name, _, _ := strings.Cut(strings.TrimSpace(line), "=")
 		switch name {
-		case "X", "PATH", "PWD", "OLDPWD", "SHLVL", "_", c.Dir:
+		case "X", "PATH", "PWD", "OLDPWD", "SHLVL", "_", dir:
 		default:
 			t.Errorf("it sees %q", line)
 		}
 	}
-	if !strings.HasPrefix(string(out), c.Dir+"\n") || !strings.Contains(string(out), "\nX=y\n") {
+	if !strings.HasPrefix(string(out), dir+"\n") || !strings.Contains(string(out), "\nX=y\n") {
 		t.Errorf("it has written %q", out)
+	}
+}
+
+func TestAListCommandIsStartedAsAShellStartsIt(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for name, text := range map[string]string{"plain": "echo plain $1", "windows": "#!/bin/sh\r\necho\r\n", "binary": "\x00"} {
+		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name, path, want, err string
+	}{
+		{"./plain", "", "plain a\n", ""},
+		{"plain", ":/bin", "plain a\n", ""},
+		{"plain", "/bin", "", `the list command cannot be run: exec: "plain": executable file not found in $PATH`},
+		{"./windows", "", "", `the list command cannot be run: run ./windows: its interpreter "/bin/sh\r": no such file`},
+		{"./binary", "", "", "the list command cannot be run: fork/exec ./binary: exec format error"},
+	} {
+		command := &Command{Argv: []string{c.name, "a"}, Env: []string{"PATH=" + c.path}, Timeout: time.Minute}
+		out, err := command.List(t.Context())
+		if string(out) != c.want || (err == nil) != (c.err == "") || err != nil && !strings.HasPrefix(err.Error(), c.err) {
+			t.Errorf("%s with PATH=%s: %q, %v", c.name, c.path, out, err)
+		}
 	}
 }
 
@@ -70,7 +95,7 @@ func TestAStopEndsTheCommand(t *testing.T) {
 		trap 'echo notified > notified; exit 0' TERM
 		(trap '' TERM; echo begun >&9; exec sleep 1000) >/dev/null 2>&1 &
 		wait`)
-	c.Dir = dir
+	t.Chdir(dir)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
 	go func() {

@@ -82,16 +82,6 @@ func lastOfEach(env []string) []string {
 	return kept
 }
 
-// valueOf returns the value of a name in an environment.
-func valueOf(env []string, name string) string {
-	for _, e := range env {
-		if value, ok := strings.CutPrefix(e, name+"="); ok {
-			return value
-		}
-	}
-	return ""
-}
-
 // commandFile is command.json. Texts are stored as bytes, because they need not be UTF-8.
 type commandFile struct {
 	store.V

@@ -18,11 +18,7 @@ func startLeader(c Command, stdin string, out int) (*proc.Group, error) {
 	if err := os.Chdir(c.Dir); err != nil {
 		return nil, &proc.StartError{Code: proc.ExitNotExecutable, Err: fmt.Errorf("dir: %w", err)}
 	}
-	// LookPath reads the PATH of this process, which has no other use for it.
-	if err := os.Setenv("PATH", valueOf(c.Env, "PATH")); err != nil {
-		return nil, &proc.StartError{Code: proc.ExitNotExecutable, Err: err}
-	}
-	path, err := proc.LookPath(c.Argv[0])
+	path, err := proc.LookPath(c.Argv[0], c.Env)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,188 @@
+//go:build unix
+
+package proc
+
+import (
+	"bytes"
+	"cmp"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// shell runs programs that have no format of the system: scripts without "#!".
+	shell = "/bin/sh"
+	// defaultPath is the PATH of an environment that has none, as of execvp(3).
+	defaultPath = "/bin:/usr/bin"
+	// headSize is how much of a file the kernel reads to find out how it is run.
+	headSize = 256
+	// maxNested is how many scripts may be the interpreters of each other.
+	maxNested = 4
+)
+
+// LookPath returns the file of a command. As in a shell, and unlike in [exec.LookPath],
+// the PATH of env may contain the current directory. An error, which is a [*StartError],
+// means that the file cannot be run: also if the interpreter that it names is missing.
+func LookPath(name string, env []string) (string, error) {
+	path, err := search(name, env)
+	if err == nil {
+		err = checkInterpreter(path, maxNested)
+	}
+	if err != nil {
+		return "", startError(err)
+	}
+	return path, nil
+}
+
+// search finds the file of a command.
+func search(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, executable(name)
+	}
+	var denied error
+	for dir := range strings.SplitSeq(pathOf(env), ":") {
+		file := cmp.Or(dir, ".") + "/" + name
+		err := executable(file)
+		if err == nil {
+			return file, nil
+		}
+		if info, missing := os.Stat(file); missing == nil && !info.IsDir() && denied == nil {
+			denied = err
+		}
+	}
+	return "", cmp.Or(denied, error(&exec.Error{Name: name, Err: exec.ErrNotFound}))
+}
+
+func pathOf(env []string) string {
+	for _, e := range env {
+		if path, ok := strings.CutPrefix(e, "PATH="); ok {
+			return path
+		}
+	}
+	return defaultPath
+}
+
+// executable returns an error if a file cannot be executed.
+func executable(file string) error {
+	if _, err := exec.LookPath(file); err != nil { // it has a slash: PATH is not read
+		return err
+	}
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
+		return &exec.Error{Name: file, Err: fs.ErrPermission}
+	}
+	return nil
+}
+
+// checkInterpreter returns an error if the interpreter that an executable file names does not
+// exist, or cannot be executed. Nothing is known of a file that cannot be read.
+func checkInterpreter(file string, nested int) error {
+	name := interpreterOf(headOf(file))
+	if name == "" {
+		name, _ = loaderOf(file)
+	}
+	if name == "" || nested == 0 {
+		return nil
+	}
+	from := name
+	if !strings.Contains(name, "/") {
+		from = "./" + name // the kernel does not search in PATH
+	}
+	err := executable(from)
+	if err == nil {
+		return checkInterpreter(from, nested-1)
+	}
+	var find *exec.Error
+	if errors.As(err, &find) {
+		err = find.Err
+	}
+	var stat *fs.PathError
+	if errors.As(err, &stat) {
+		err = stat.Err
+	}
+	if strings.HasSuffix(name, "\r") {
+		err = fmt.Errorf("%w: its lines end as on Windows", err)
+	}
+	return &fs.PathError{Op: "run", Path: file, Err: fmt.Errorf("its interpreter %q: %w", name, err)}
+}
+
+// headOf returns the beginning of a file.
+func headOf(file string) []byte {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	head := make([]byte, headSize)
+	n, _ := io.ReadFull(f, head) // what cannot be read is not known
+	return head[:n]
+}
+
+// interpreterOf returns the interpreter that the first line of a script names, and nothing
+// if the kernel finds none in it.
+func interpreterOf(head []byte) string {
+	line, ok := bytes.CutPrefix(head, []byte("#!"))
+	if !ok {
+		return ""
+	}
+	line, _, whole := bytes.Cut(line, []byte("\n"))
+	line = bytes.TrimLeft(line, " \t")
+	end := bytes.IndexAny(line, " \t\x00")
+	if end < 0 && !whole && len(head) == headSize {
+		return "" // it goes on
+	}
+	if end < 0 {
+		end = len(line)
+	}
+	return string(line[:end])
+}
+
+// loaderOf returns the loader that a program names, if it is of the kind of this program: one
+// for another kind of machine may be run by an emulator.
+func loaderOf(file string) (string, error) {
+	self, err := os.Executable()
+	if err != nil || !sameKind(headOf(file), headOf(self)) {
+		return "", err
+	}
+	f, err := elf.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type != elf.PT_INTERP || p.Filesz > unix.PathMax {
+			continue
+		}
+		name, err := io.ReadAll(p.Open())
+		return string(bytes.TrimRight(name, "\x00")), err
+	}
+	return "", nil
+}
+
+// sameKind reports whether two files are programs for the same kind of machine, by their ELF
+// headers.
+func sameKind(a, b []byte) bool {
+	const class, machine, end = 4, 18, 20
+	if len(a) < end || len(b) < end || !bytes.HasPrefix(a, []byte(elf.ELFMAG)) {
+		return false
+	}
+	return bytes.Equal(a[:class+1], b[:class+1]) && bytes.Equal(a[machine:end], b[machine:end])
+}
+
+// ByShell returns the command that runs a file by the shell, as execvp(3) does if the system
+// knows no format of the file, which err says. It is false of other errors, and of files that
+// are no text, which may be programs for another kind of machine.
+func ByShell(err error, path string, argv []string) ([]string, bool) {
+	if !errors.Is(err, unix.ENOEXEC) || slices.Contains(headOf(path), 0) {
+		return nil, false
+	}
+	return append([]string{shell, path}, argv[1:]...), true
+}
