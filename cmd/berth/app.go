@@ -250,7 +250,23 @@ func say(c *cli.Context, format string, args ...any) {
 	fmt.Fprintf(c.App.ErrWriter, "berth: "+format+"\n", args...)
 }
 
-func main() { os.Exit(perform(context.Background(), os.Args, os.Stdout, os.Stderr)) }
+// adoptsOrphans is set in process 1 of a container: then the main thread only reaps orphans.
+var adoptsOrphans = proc.AdoptsOrphans()
+
+func init() {
+	if adoptsOrphans {
+		runtime.LockOSThread() // only now this is known to be the main thread
+	}
+}
+
+func main() {
+	act := func() { os.Exit(perform(context.Background(), os.Args, os.Stdout, os.Stderr)) }
+	if adoptsOrphans {
+		go act()
+		proc.ReapOrphans()
+	}
+	act()
+}
 
 // perform carries out a command line and returns the exit code.
 func perform(ctx context.Context, args []string, stdout, stderr io.Writer) int {
