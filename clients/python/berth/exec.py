@@ -4,14 +4,13 @@ import argparse
 import ctypes
 import os
 import select
-import shutil
 import signal
 import stat
-import subprocess
 import sys
 import threading
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
+from . import program
 from .claims import Claim
 from .client import Client
 from .errors import LOST_CODES, BerthError, ClaimLost, Unavailable, invalid
@@ -68,12 +67,15 @@ def main(argv: Sequence[str]) -> int:
             request["client"] = Client()
         except BerthError as err:
             raise _Exit(USAGE, f"settings: {err}") from err
-        return _run(Claim(**request), command, _find(command[0]), verbose)
+        return _run(Claim(**request), command, program.find(command[0]), verbose)
     except _Signaled as ended:
         return SIGNALED + ended.number
     except _Exit as end:
         say(str(end))
         return end.code
+    except program.CannotRun as err:
+        say(str(err))
+        return NOT_FOUND if err.missing else NOT_EXECUTABLE
     except BerthError as err:
         say(str(err))
         return exit_code(err)
@@ -145,14 +147,6 @@ def _pairs(flag: str, texts: Sequence[str], usual: Optional[str], read: Callable
         except ValueError:
             raise _Exit(USAGE, f"--{flag} can't be {text!r}: expected POOL=SLOTS") from None
     return found
-
-
-def _find(name: str) -> str:
-    path = shutil.which(name)
-    if path is not None:
-        return path
-    there = os.path.exists(name) if os.path.dirname(name) else False
-    raise _Exit(NOT_EXECUTABLE if there else NOT_FOUND, f"{name}: " + ("it can't be executed" if there else "there is no such command"))
 
 
 def _run(claim: Claim, argv: List[str], path: str, verbose: bool) -> int:
@@ -236,8 +230,9 @@ class _Signals:
         os.set_blocking(self._reader, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in (*_ENDINGS, *_OTHERS, signal.SIGCHLD):
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
                 self._old[number] = signal.signal(number, self._caught)
+        _reap_orphans()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -251,6 +246,8 @@ class _Signals:
         if self.raising:
             if number in _ENDINGS:
                 raise _Signaled(number)
+            if number == signal.SIGCHLD:
+                _reap_orphans()
         elif number != signal.SIGCHLD:
             self._queue.append(number)
 
@@ -263,6 +260,15 @@ class _Signals:
             pass
         came, self._queue = self._queue, []
         return came
+
+
+def _reap_orphans() -> None:
+    """Reap what this process adopts as process 1 of a container, while it has no child of its own."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
 
 
 class _Job:
@@ -280,8 +286,8 @@ class _Job:
         self._guard()
         if self._lost is not None:
             return LOST
-        self._start(argv, path)
         try:
+            self._start(argv, path)
             while not self._ended():
                 for number in self._signals.wait(_CHECK):
                     self._signal(number)
@@ -292,28 +298,35 @@ class _Job:
                 os.close(self._terminal)
 
     def _start(self, argv: List[str], path: str) -> None:
-        try:
-            self._terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            pass
+        self._terminal = _open_terminal()
+        # Before the command begins: it would be stopped if it asked for the terminal first.
+        in_front = self._foreground() == os.getpgrp() and not _in_pipeline()
         libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-        parent = os.getpid()
+        parent, terminal = os.getpid(), self._terminal
 
         def prepare() -> None:
             os.setpgid(0, 0)
+            if in_front and terminal is not None:
+                mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+                try:
+                    os.tcsetpgrp(terminal, os.getpid())
+                except OSError:
+                    pass  # it was hung up
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             if libc is not None:
                 libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the command ends with this process
                 if os.getppid() != parent:
                     os._exit(1)
 
         try:
-            self._popen = subprocess.Popen(argv, executable=path, env=self._environment(), preexec_fn=prepare)
-        except OSError as err:
-            code = NOT_FOUND if isinstance(err, FileNotFoundError) else NOT_EXECUTABLE
-            raise _Exit(code, f"{argv[0]}: {err.strerror}") from err
-        self._child = self._popen.pid
-        if not any(_is_pipe(fd) for fd in (0, 1, 2)):
-            self._lend()
+            self._popen = program.start(argv, path, env=self._environment(), preexec_fn=prepare, close_fds=False)
+            self._child = self._popen.pid
+        finally:
+            # Taking the terminal back from the background, or writing to it, would stop this process
+            # otherwise. Set only now: the command would inherit it.
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            if in_front and not self._child:
+                self._put(os.getpgrp())
         if self._claim._binding:
             threading.Thread(target=self._bind, daemon=True).start()
 
@@ -356,9 +369,11 @@ class _Job:
     def _ended(self) -> bool:
         """Whether the command has ended. One that was stopped is dealt with."""
         while self._status is None:
-            pid, status = os.waitpid(self._child, os.WNOHANG | os.WUNTRACED)
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             if pid == 0:
                 return False
+            if pid != self._child:
+                continue  # an orphan that process 1 of a container has adopted
             if os.WIFSTOPPED(status):
                 self._stopped(os.WSTOPSIG(status))
             else:
@@ -391,7 +406,11 @@ class _Job:
     def _signal(self, number: int) -> None:
         """Pass a signal on."""
         if number == signal.SIGCONT:
-            self._lend()
+            self._guard()
+            if self._lost is not None:
+                return  # what was stopped has not run since
+            if not _in_pipeline():
+                self._lend()
         self._send(number)
 
     def _finish(self) -> int:
@@ -412,45 +431,89 @@ class _Job:
                     return LOST
         return SIGNALED + os.WTERMSIG(self._status)
 
-    def _lend(self) -> bool:
-        """Put the command into the foreground of the terminal, if this process is there. Return whether the command is there."""
-        if self._terminal is None:
-            return False
-        foreground = os.tcgetpgrp(self._terminal)
-        if foreground != os.getpgrp():
-            return foreground == self._child
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # or taking the terminal again would stop this process
+    def _foreground(self) -> int:
+        """Return the process group in the foreground of the terminal, 0 if there is none."""
         try:
-            os.tcsetpgrp(self._terminal, self._child)
+            return 0 if self._terminal is None else os.tcgetpgrp(self._terminal)
         except OSError:
-            return False
-        return True
+            return 0
 
-    def _take_terminal(self) -> bool:
-        """Take the terminal again. Return whether the command had it."""
+    def _put(self, group: int) -> bool:
+        """Put a process group into the foreground. Return whether that was possible."""
         try:
-            if self._terminal is None or os.tcgetpgrp(self._terminal) != self._child:
-                return False
-            os.tcsetpgrp(self._terminal, os.getpgrp())
+            assert self._terminal is not None
+            os.tcsetpgrp(self._terminal, group)
             return True
         except OSError:
             return False
 
+    def _lend(self) -> bool:
+        """Put the command into the foreground of the terminal, if this process is there. Return whether the command is there."""
+        foreground = self._foreground()
+        if foreground == os.getpgrp():
+            return self._put(self._child)
+        return foreground == self._child
+
+    def _take_terminal(self) -> bool:
+        """Take the terminal again. Return whether the command had it."""
+        had = self._foreground() == self._child
+        if had:
+            self._put(os.getpgrp())
+        return had
+
     def _stopped(self, number: int) -> None:
-        """Deal with a command that needs the terminal, or that the user suspends: then this process is suspended, too."""
+        """Deal with a command that needs the terminal, or that the user suspends: then this process group is suspended, too."""
         if self._terminal is None or self._lost is not None:
             return
         if number in (signal.SIGTTIN, signal.SIGTTOU) and self._lend():
             self._send(signal.SIGCONT)
             return
+        if _is_orphaned():
+            # No shell could continue the command. Without this process, its keys would not have stopped it either.
+            if number == signal.SIGTSTP:
+                self._send(signal.SIGCONT)
+            return
         self._take_terminal()
-        try:
-            resumable = os.getsid(os.getppid()) == os.getsid(0)
-        except OSError:
-            resumable = False
-        if resumable:
-            os.kill(os.getpid(), signal.SIGSTOP)
+        # The shell sees that its job has been stopped when all of its group are, such as a script that calls this.
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTSTP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.signal(signal.SIGTSTP, handler)
         # The signal that continues this process is passed on.
+
+
+def _open_terminal() -> Optional[int]:
+    """Open the controlling terminal. Where there is no /dev/tty, it is one of the standard files."""
+    try:
+        return os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        pass
+    for fd in (0, 1, 2):
+        try:
+            os.tcgetpgrp(fd)  # not of any other terminal
+            return os.dup(fd)
+        except OSError:
+            pass
+    return None
+
+
+def _in_pipeline() -> bool:
+    """Whether another command of a pipeline may need the terminal first. The command gets it when it asks for it."""
+    return any(_is_pipe(fd) for fd in (0, 1, 2))
+
+
+def _is_orphaned() -> bool:
+    """Whether no shell watches over this process group: the first ancestor outside of it belongs to another session."""
+    try:
+        process = os.getppid()
+        while process > 1:
+            if os.getpgid(process) != os.getpgrp():
+                return os.getsid(process) != os.getsid(0)
+            with open(f"/proc/{process}/stat", "rb") as file:
+                process = int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError):
+        pass
+    return True
 
 
 def _is_pipe(fd: int) -> bool:

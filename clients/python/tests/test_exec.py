@@ -3,20 +3,97 @@
 import os
 import pty
 import re
+import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 import unittest
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import berth
 from berth import exec as berth_exec
+from berth import program as berth_program
 from berth.errors import BerthError
 
 from .rig import PATIENCE, PYTHON, ROOT, Case, Dev
 
 
-def command(*args: str, by: Sequence[str] = (), **env: str) -> "subprocess.Popen[str]":
+# A shell with job control, which runs one command in the foreground ("fg") or in the background. A
+# line that is typed when the command has been stopped puts it into the foreground.
+SHELL = """
+import os, signal, sys
+pid = os.fork()
+if pid == 0:
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    if sys.argv[1] == "fg":
+        os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execvp(sys.argv[2], sys.argv[2:])
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+while True:
+    status = os.waitpid(pid, os.WUNTRACED)[1]
+    os.tcsetpgrp(0, os.getpgrp())
+    if not os.WIFSTOPPED(status):
+        print("shell: ended", os.waitstatus_to_exitcode(status), flush=True)
+        break
+    print("shell: stopped", flush=True)
+    os.read(0, 3)
+    os.tcsetpgrp(0, pid)
+    os.killpg(pid, signal.SIGCONT)
+"""
+
+# Does some times what exec does when it has its slots, and ends with the first command that fails.
+STARTS = """
+import signal, sys
+from berth import exec, program
+class Claim:
+    id, fence, pools, valid_for, _binding = "c", 1, {}, 3600.0, None
+    def check(self): pass
+argv = sys.argv[2:]
+with exec._Signals() as signals:
+    signals.raising = False
+    for _ in range(int(sys.argv[1])):
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        code = exec._Job(Claim(), signals).run(argv, program.find(argv[0]))
+        if code:
+            sys.exit(code)
+"""
+
+# Becomes a program that gets the orphans of those that it starts, as process 1 of a container does.
+ADOPTS = [
+    sys.executable,
+    "-c",
+    """
+import ctypes, os, sys
+if ctypes.CDLL(None).prctl(36, 1, 0, 0, 0):
+    raise OSError("PR_SET_CHILD_SUBREAPER")
+# before
+os.environ["ADOPTER"] = str(os.getpid())
+os.execvp(sys.argv[1], sys.argv[1:])
+""",
+]
+
+# Makes orphans, and waits until they have been reaped by the process that has adopted them.
+ORPHANS = """
+import os, subprocess, sys, time
+for _ in range(int(sys.argv[1])):
+    reader, writer = os.pipe()
+    pid = int(subprocess.run(["sh", "-c", f"cat <&{reader} >/dev/null & echo $!"], pass_fds=[reader], stdout=subprocess.PIPE).stdout)
+    parent = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1]
+    assert parent == os.environ["ADOPTER"], parent
+    os.close(writer)
+    end = time.monotonic() + 60
+    while os.path.exists(f"/proc/{pid}"):
+        assert time.monotonic() < end, "the orphan was not reaped"
+        time.sleep(0.01)
+"""
+
+
+def command(*args: str, by: Sequence[str] = (), cwd: Optional[str] = None, pass_fds: Sequence[int] = (), **env: str) -> "subprocess.Popen[str]":
     """Start exec with arguments and further variables, and by another program."""
     environment = {**os.environ, "PYTHONPATH": str(PYTHON), **env}
     return subprocess.Popen(
@@ -27,6 +104,8 @@ def command(*args: str, by: Sequence[str] = (), **env: str) -> "subprocess.Popen
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        cwd=cwd,
+        pass_fds=pass_fds,
     )
 
 
@@ -71,7 +150,7 @@ class ExecTest(Case):
 
     def test_exit_codes(self) -> None:
         pool, short = self.pool(), self.pool(lease_duration="5s")
-        script = os.path.join(self.dev.dir, "script")
+        script = os.path.join(self.dev.dir, "a-script")
         with open(script, "w", encoding="ascii") as file:
             file.write("#!/nowhere/at/all\n")
         os.chmod(script, 0o755)
@@ -198,6 +277,161 @@ class ExecTest(Case):
         self.assertIn("got hello", shown)
         status, shown = self.terminal("echo ready; exec sleep 1000", b"\x03")
         self.assertEqual(status, -signal.SIGINT, shown)  # as if the command were alone
+
+    def typed(self, *steps: "tuple[str, bytes]", argv: Sequence[str]) -> str:
+        """Run a program in a terminal. Type each text when the terminal shows what comes before it, and return what it shows."""
+        pid, fd = pty.fork()
+        if pid == 0:
+            try:
+                os.environ["PYTHONPATH"] = str(PYTHON)
+                os.execvp(argv[0], argv)
+            finally:
+                os._exit(1)
+        shown, left, end = b"", list(steps), time.monotonic() + PATIENCE
+        try:
+            while True:
+                if not select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
+                    os.kill(pid, signal.SIGKILL)
+                    self.fail(f"nothing comes after {shown!r}")
+                shown += os.read(fd, 4096)
+                if left and left[0][0].encode() in shown:
+                    os.write(fd, left.pop(0)[1])
+        except OSError:
+            pass  # all that had the terminal have ended
+        finally:
+            os.close(fd)
+            os.waitpid(pid, 0)
+        self.assertEqual(left, [], shown)
+        return shown.decode()
+
+    def test_commands_begin_in_the_foreground(self) -> None:
+        in_front = 'set -- $(cat /proc/$$/stat); test "$5" = "$8"'
+        shown = self.typed(argv=[sys.executable, "-c", SHELL, "fg", sys.executable, "-c", STARTS, "200", "sh", "-c", in_front])
+        self.assertEqual(shown, "shell: ended 0\r\n")
+        shown = self.typed(argv=[sys.executable, "-c", SHELL, "bg", sys.executable, "-c", STARTS, "1", "sh", "-c", f"! {{ {in_front}; }}"])
+        self.assertEqual(shown, "shell: ended 0\r\n")
+
+    def test_a_command_in_the_background_waits_for_the_foreground_to_read(self) -> None:
+        steps = [("stopped", b"fg\nhello\n")]
+        shown = self.typed(*steps, argv=[sys.executable, "-c", SHELL, "bg", sys.executable, "-c", STARTS, "1", "sh", "-c", "read x; echo got $x"])
+        self.assertIn("got hello", shown)
+        self.assertIn("shell: ended 0", shown)
+
+    def test_ctrl_z_stops_the_script_that_calls_exec(self) -> None:
+        pool = self.pool()
+        script = f"{sys.executable} -m berth exec --pool {pool} -- sh -c 'echo ready; read x; echo got $x'; echo after"
+        shown = self.typed(("ready", b"\x1a"), ("stopped", b"fg\nhello\n"), argv=[sys.executable, "-c", SHELL, "fg", "sh", "-c", script])
+        self.assertRegex(shown, "(?s)ready.*shell: stopped.*got hello.*after.*shell: ended 0")
+        self.pool_is(pool, 0, 0)
+
+    def test_ctrl_z_does_not_stop_a_command_that_no_shell_could_continue(self) -> None:
+        pool = self.pool()
+        script = "trap 'echo continued' CONT; trap 'exit 3' INT; echo ready; while :; do sleep 0.05; done"
+        argv = [sys.executable, "-m", "berth", "exec", "--pool", pool, "--", "sh", "-c", script]
+        self.typed(("ready", b"\x1a"), ("continued", b"\x03"), argv=argv)
+        self.pool_is(pool, 0, 0)
+
+    def test_programs_are_found_and_run_as_by_a_shell(self) -> None:
+        pool = self.pool()
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        files = {
+            "a-script": b"#!/bin/sh\nexit 5\n",
+            "plain": b"exit $((6 + $#))\n",
+            "empty": b"",
+            "bare": b"#!\nexit 7\n",
+            "-e": b"exit 8\n",
+            "nested": f"#!{folder}/a-script\n".encode(),
+            "windows": b"#!/bin/sh\r\nexit 0\n",
+            "no-interpreter": b"#! /no/such/shell -x\n",
+            "no-more": f"#!{folder}/no-interpreter\n".encode(),
+            "dir-interpreter": f"#!{folder}\n".encode(),
+            "binary": b"\x7fPROGRAM\x00 of another machine\n",
+            "text": b"exit 0\n",
+        }
+        for name, content in files.items():
+            path = os.path.join(folder, name)
+            with open(path, "wb") as file:
+                file.write(content)
+            os.chmod(path, 0o600 if name == "text" else 0o700)
+        os.mkdir(os.path.join(folder, "folder"))
+        os.mkfifo(os.path.join(folder, "fifo"), 0o700)
+        usual = os.environ["PATH"]
+        nowhere = "unix:///nowhere"  # what cannot be run ends exec before it connects
+        for name, path, code, text in (
+            ("./a-script", usual, 5, ""),
+            ("./plain", usual, 8, ""),
+            ("./empty", usual, 0, ""),
+            ("./bare", usual, 7, ""),
+            ("./nested", usual, 5, ""),
+            ("./binary", usual, 126, "Exec format error"),
+            ("a-script", usual + ":" + folder, 5, ""),
+            ("plain", usual + ":", 8, ""),
+            ("-e", usual + ":", 8, ""),
+            ("plain", ".:" + usual, 8, ""),
+            ("plain", usual + "::/other", 8, ""),
+            ("./windows", usual, 127, "its lines end as on Windows"),
+            ("./no-interpreter", usual, 127, "its interpreter '/no/such/shell': No such file or directory"),
+            ("./no-more", usual, 127, "its interpreter '/no/such/shell'"),
+            ("./dir-interpreter", usual, 126, "its interpreter"),
+            ("./none", usual, 127, "No such file or directory"),
+            ("plain", usual, 127, "there is no such command"),
+            ("./text", usual, 126, "Permission denied"),
+            ("text", usual + ":", 126, "Permission denied"),
+            ("./folder", usual, 126, "Is a directory"),
+            ("folder", usual + ":", 127, "there is no such command"),
+            ("./fifo", usual, 126, "Permission denied"),
+        ):
+            sidecar = self.dev.http if code not in (126, 127) or name == "./binary" else nowhere
+            process = command("--pool", pool, "--", name, "a", "b", cwd=folder, PATH=path, BERTH_SIDECAR=sidecar)
+            with self.subTest(name=name, path=path):
+                _, err = self.ends(process, code)
+                self.assertIn(text, err)
+
+    def test_a_program_without_its_loader(self) -> None:
+        with open("/bin/sh", "rb") as file:
+            program = file.read()
+        loader = berth_program._loader("/bin/sh")
+        if not loader:
+            self.skipTest("the shell has no loader")
+        with tempfile.NamedTemporaryFile(delete=False) as other:
+            other.write(program.replace(loader.encode(), b"/" * (len(loader) - 1) + b"0", 1))
+        self.addCleanup(os.unlink, other.name)
+        os.chmod(other.name, 0o700)
+        _, err = self.ends(command("--pool", "any", "--", other.name, BERTH_SIDECAR="unix:///nowhere"), 127)
+        self.assertIn("its interpreter", err)
+
+    def test_the_command_inherits_open_files(self) -> None:
+        pool = self.pool()
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        self.addCleanup(os.close, writer)
+        os.write(writer, b"token")  # as the job server of make
+        script = f'test "$(head -c 5 <&{reader})" = token && printf back >&{writer}'
+        self.ends(command("--pool", pool, "--", "sh", "-c", script, pass_fds=(reader, writer)), 0)
+        self.assertEqual(os.read(reader, 100), b"back")
+        lists = ["ls", "/proc/self/fd"]
+        want = subprocess.run(lists, pass_fds=(reader,), stdin=subprocess.DEVNULL, capture_output=True, check=True, text=True).stdout
+        out, _ = self.ends(command("--pool", pool, "--", *lists, pass_fds=(reader,)), 0)
+        self.assertEqual(out, want)
+
+    def test_orphans_are_reaped(self) -> None:
+        pool = self.pool()
+        _, err = self.ends(command("--pool", pool, "--", "sh", "-c", f"{sys.executable} -c '{ORPHANS}' 5 && exit 7", by=ADOPTS), 7)
+        self.assertEqual(err, "")
+        # Also while it waits: its own child from before it became exec is as good as an orphan.
+        before = [*ADOPTS[:-1], ADOPTS[-1].replace("# before", "if os.fork() == 0: os._exit(0)")]
+        with berth.claim({pool: 1}):
+            process = command("--pool", pool, "--", "true", by=before)
+            self.pool_is(pool, 1, 1)
+            with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
+                children = file.read()
+        self.ends(process, 0)
+        self.assertEqual(children, "")
+
+    def test_a_caller_that_ignores_the_end_of_its_children(self) -> None:
+        ignores = [sys.executable, "-c", "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"]
+        self.ends(command("--pool", self.pool(), "--", "sh", "-c", "exit 7", by=ignores), 7)
 
     def test_exec_that_is_killed(self) -> None:
         pool = self.pool()
