@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/berthhq/berth/internal/strict"
 )
 
 // offer is one of several ways in which a secret can be given.
@@ -71,7 +73,7 @@ func readSecret(path string) (string, error) {
 	if len(data) > secretLimit {
 		return "", fmt.Errorf("%s is longer than %d bytes", path, secretLimit)
 	}
-	text := strings.TrimRight(string(data), "\r\n")
+	text := strings.TrimRight(string(strict.Text(data)), "\r\n")
 	if text == "" {
 		return "", fmt.Errorf("%s is empty", path)
 	}

@@ -143,7 +143,7 @@ func TestFieldsThatGoTogether(t *testing.T) {
 }
 
 func TestSecretsComeFromTheStrongestSource(t *testing.T) {
-	file := write(t, "secret", "from-the-file-1234\r\n")
+	file := write(t, "secret", "\ufefffrom-the-file-1234\r\n") // as an editor of Windows writes it
 	got, err := Load(given{
 		file: map[string]string{"user": "root", "password_file": file, "token": goodToken},
 		env:  map[string]string{"password": "from the environment"},

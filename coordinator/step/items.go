@@ -78,11 +78,11 @@ func (it *Items) Validate() error {
 	}
 	for i, item := range it.List {
 		field := fmt.Sprintf("items[%d]", i)
-		switch {
-		case len(item) > MaxWork:
+		if len(item) > MaxWork {
 			return problem.Field(field, "it is %d bytes long: allowed are %d", len(item), MaxWork)
-		case !validJSON(item):
-			return problem.Field(field, "%s", jsonRule)
+		}
+		if fault := jsonFault(item); fault != "" {
+			return problem.Field(field, "%s", fault)
 		}
 	}
 	return nil

@@ -10,11 +10,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/strict"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -239,8 +239,11 @@ func isVariable(s string) bool {
 }
 
 func (s *Spec) validateInput() error {
-	if s.Input != nil && !validJSON(s.Input) {
-		return s.wrong("input", "%s", jsonRule)
+	if s.Input == nil {
+		return nil
+	}
+	if fault := jsonFault(s.Input); fault != "" {
+		return s.wrong("input", "%s", fault)
 	}
 	return nil
 }
@@ -264,31 +267,13 @@ func (f OnFailure) valid() bool { return f == Fail || f == Finish }
 // maxDepth bounds the nesting of an item or an input.
 const maxDepth = 100
 
-var jsonRule = fmt.Sprintf("it cannot be read: allowed is any JSON value in UTF-8, nested at most %d deep", maxDepth)
-
-// validJSON requires valid UTF-8, which package json would replace.
-func validJSON(data []byte) bool {
-	return json.Valid(data) && utf8.Valid(data) && depth(data) <= maxDepth
-}
-
-// depth returns the nesting of valid JSON.
-func depth(data []byte) int {
-	deepest, now, quoted := 0, 0, false
-	for i := 0; i < len(data); i++ {
-		switch c := data[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '[' || c == '{':
-			now++
-			deepest = max(deepest, now)
-		case c == ']' || c == '}':
-			now--
-		}
+// jsonFault returns what is wrong with a JSON value; empty if nothing is.
+func jsonFault(data []byte) string {
+	var wrong *strict.SyntaxError
+	if errors.As(strict.Check(data, maxDepth), &wrong) {
+		return fmt.Sprintf("it cannot be read: allowed is any JSON value in UTF-8, nested at most %d deep: %s", maxDepth, wrong.What())
 	}
-	return deepest
+	return ""
 }
 
 // Pause returns how long an instance waits before an attempt: 0 before the first, which is

@@ -51,7 +51,7 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		{"steps.a.env.BERTH_FENCE", "variables that begin with BERTH_ are set by berth: give it another name", func(s *Spec) { s.Env = map[string]string{"A": "", "BERTH_FENCE": "1"} }},
 		{"steps.a.env.BERTH_", "", func(s *Spec) { s.Env = map[string]string{"BERTH_": ""} }},
 		{"steps.a.env.A", "", func(s *Spec) { s.Env = map[string]string{"A": "\x00"} }},
-		{"steps.a.input", "it cannot be read: allowed is any JSON value in UTF-8, nested at most 100 deep", func(s *Spec) { s.Input = json.RawMessage("{") }},
+		{"steps.a.input", "it cannot be read: allowed is any JSON value in UTF-8, nested at most 100 deep: it ends within the value", func(s *Spec) { s.Input = json.RawMessage("{") }},
 		{"steps.a.input", "", func(s *Spec) { s.Input = json.RawMessage("\"\xff\"") }},
 		{"steps.a.input", "", func(s *Spec) { s.Input = json.RawMessage(nested(101)) }},
 		{"steps.a.input.x[1].y", "", func(s *Spec) { s.Input = json.RawMessage(`{"x": ["", {"y": "{{"}]}`) }},

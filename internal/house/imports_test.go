@@ -106,7 +106,7 @@ var layers = []layer{
 		"records of runs are shared by the coordinator, the workers and the API",
 	},
 	{
-		"coordinator/step", []string{"coordinator/run", "pool", "internal/store"},
+		"coordinator/step", []string{"coordinator/run", "internal/strict", "pool", "internal/store"},
 		"steps are records of runs, which several packages plan and run",
 	},
 	{
@@ -130,7 +130,7 @@ var layers = []layer{
 		"the sidecar serves an instance over HTTP",
 	},
 	{
-		"sidecar/api", []string{"internal/inspect", "sidecar/source", "coordinator/run", "coordinator/step", "pool", "lease"},
+		"sidecar/api", []string{"internal/inspect", "internal/strict", "sidecar/source", "coordinator/run", "coordinator/step", "pool", "lease"},
 		"wire types are those of the read model, for servers and clients",
 	},
 	{
@@ -158,7 +158,7 @@ var layers = []layer{
 		"a command is kept alive whatever it belongs to; all it needs to know is the clock of validity",
 	},
 	{
-		"sidecar/source", []string{"internal/election", "internal/proc", "coordinator/run", "coordinator/step", "lease", "internal/store"},
+		"sidecar/source", []string{"internal/election", "internal/proc", "internal/strict", "coordinator/run", "coordinator/step", "lease", "internal/store"},
 		"a source submits runs as anybody does: who does them is no concern of it",
 	},
 	{

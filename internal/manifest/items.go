@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -112,29 +113,41 @@ func ReadItems(name string, in io.ReadCloser) ([]json.RawMessage, error) {
 		return nil, problem.New(problem.TooLarge, "%s is longer than %d MB", name, maxItemsFile>>20)
 	}
 	list, err := parseItems(data)
-	if err == nil && len(list) == 0 {
-		err = errors.New("it has no items: at least one is needed")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+	var wrong *strict.SyntaxError
+	switch {
+	case errors.As(err, &wrong):
+		return nil, fmt.Errorf("%s:%s%s", name, placeOf(wrong), wrong.What())
+	case len(list) == 0:
+		return nil, fmt.Errorf("%s: it has no items: at least one is needed", name)
 	}
 	return list, nil
 }
 
 func parseItems(data []byte) ([]json.RawMessage, error) {
 	list := []json.RawMessage{}
+	data = strict.Text(data)
 	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("[")) {
-		if err := json.Unmarshal(data, &list); err != nil {
-			return nil, fmt.Errorf("it begins with '[' and is no JSON array: %w", err)
+		var first error
+		err := strict.Array(data, func(item json.RawMessage, err error) {
+			first = cmp.Or(first, err)
+			list = append(list, item)
+		})
+		var wrong *strict.SyntaxError
+		if errors.As(err, &wrong) { // it may be lines that are no JSON
+			wrong.Reason = "it begins with '[' and is not a JSON array: " + wrong.Reason
+			return nil, wrong
 		}
-		return list, nil
+		return list, first
 	}
 	number := 0
 	for line := range bytes.Lines(data) {
 		number++
 		line = bytes.TrimRight(line, "\r\n")
 		if !utf8.Valid(line) {
-			return nil, fmt.Errorf("line %d is no text in UTF-8", number)
+			return nil, &strict.SyntaxError{Line: number, Reason: "it is not text in UTF-8"}
+		}
+		if bytes.IndexByte(line, 0) >= 0 {
+			return nil, &strict.SyntaxError{Line: number, Reason: "it has a NUL byte: write each item on a line of its own"}
 		}
 		if len(bytes.TrimSpace(line)) > 0 {
 			list = append(list, encodeJSON(string(line)))

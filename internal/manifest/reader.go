@@ -56,11 +56,19 @@ func (d *reader) wrong(at *yaml.Node, format string, args ...any) {
 func (d *reader) root(data []byte, needs string) *yaml.Node {
 	root, err := strict.Document(data)
 	if wrong := (*strict.SyntaxError)(nil); errors.As(err, &wrong) {
-		d.lines = append(d.lines, fmt.Sprintf("%d: %s", wrong.Line, wrong.Reason))
+		d.lines = append(d.lines, placeOf(wrong)+wrong.What())
 	} else if root == nil {
 		d.lines = append(d.lines, "1: the file is empty: it needs "+needs)
 	}
 	return root
+}
+
+// placeOf writes "12:5: ", or "12: " where the column is not known.
+func placeOf(wrong *strict.SyntaxError) string {
+	if wrong.Column == 0 {
+		return fmt.Sprintf("%d: ", wrong.Line)
+	}
+	return fmt.Sprintf("%d:%d: ", wrong.Line, wrong.Column)
 }
 
 // mapping calls do for each entry of a mapping whose key is allowed, and given

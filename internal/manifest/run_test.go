@@ -171,10 +171,10 @@ func TestItemsOfAFile(t *testing.T) {
 		"/dev/zero": at + "/dev/zero is no file that can be read to its end",
 		"blank":     at + filepath.Join(folder, "blank") + ": it has no items: at least one is needed",
 		"none":      at + filepath.Join(folder, "none") + ": it has no items: at least one is needed",
-		"broken":    at + filepath.Join(folder, "broken") + ": it begins with '[' and is no JSON array: unexpected end of JSON input",
+		"broken":    at + filepath.Join(folder, "broken") + ":1:6: it begins with '[' and is not a JSON array: it ends within the value",
 		"behind":    "",
-		"latin":     at + filepath.Join(folder, "latin") + ": line 2 is no text in UTF-8",
-		"in-array":  filepath.Join(folder, "run.yaml") + ":4:10: steps.a.items[1]: it cannot be read: allowed is any JSON value in UTF-8, nested at most 100 deep",
+		"latin":     at + filepath.Join(folder, "latin") + ":2: it is not text in UTF-8",
+		"in-array":  at + filepath.Join(folder, "in-array") + ":1:6: [1]: invalid UTF-8",
 	} {
 		if _, err := read(path); err == nil || want != "" && err.Error() != want {
 			t.Errorf("%s:\ngot  %v\nwant %s", path, err, want)

@@ -8,9 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -40,18 +43,48 @@ func Ambiguous(n *yaml.Node) string {
 
 // SyntaxError is the error about a file that can't be read.
 type SyntaxError struct {
-	Line   int // 1 if the line is not known
+	Line   int    // 1 if the line is not known
+	Column int    // in bytes; 0 if it is not known
+	Field  string // the place within the JSON; empty if it is not known, or the whole
 	Reason string
 }
 
-// Error returns the line and the reason.
-func (e *SyntaxError) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Reason) }
+// Error returns the place and the reason.
+func (e *SyntaxError) Error() string {
+	if e.Column == 0 {
+		return fmt.Sprintf("line %d: %s", e.Line, e.What())
+	}
+	return fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, e.What())
+}
+
+// What returns the reason, behind the field if there is one.
+func (e *SyntaxError) What() string {
+	if e.Field == "" {
+		return e.Reason
+	}
+	return clip(strings.ToValidUTF8(e.Field, "\ufffd")) + ": " + e.Reason
+}
+
+// clip shortens a field that a message names.
+func clip(field string) string {
+	const most = 64
+	if len(field) <= most {
+		return field
+	}
+	cut := most - len("…")
+	for !utf8.RuneStart(field[cut]) {
+		cut--
+	}
+	return field[:cut] + "…"
+}
 
 // Document reads a file that is one document of YAML, or one object of JSON, and returns its
-// top node; nil if the file is empty. The error is a [*SyntaxError].
+// top node; nil if the file is empty. It can begin with a byte order mark. That a name is given
+// twice is left to the caller. The error is a [*SyntaxError].
 func Document(data []byte) (*yaml.Node, error) {
-	if n := jsonNode(data); n != nil {
-		return n, nil
+	data = Text(data)
+	if n, err := jsonNode(data); n != nil || err != nil {
+		return n, err
 	}
 	in := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
@@ -67,7 +100,18 @@ func Document(data []byte) (*yaml.Node, error) {
 	if len(doc.Content) == 0 {
 		return nil, nil
 	}
+	if tooDeep(doc.Content[0], 1) {
+		return nil, &SyntaxError{Line: 1, Reason: fmt.Sprintf(deepReason, MaxDepth)}
+	}
 	return doc.Content[0], nil
+}
+
+// tooDeep reports whether a node at a depth has more levels than [MaxDepth].
+func tooDeep(n *yaml.Node, depth int) bool {
+	if len(n.Content) > 0 && depth > MaxDepth {
+		return true
+	}
+	return slices.ContainsFunc(n.Content, func(child *yaml.Node) bool { return tooDeep(child, depth+1) })
 }
 
 // syntaxError reads the message of the YAML reader: "yaml: line 3: did not find …".
@@ -84,13 +128,16 @@ func syntaxError(err error) *SyntaxError {
 
 // jsonNode returns the top node of a JSON object, or nil for any other text. The YAML reader
 // does not accept all escapes of JSON.
-func jsonNode(data []byte) *yaml.Node {
+func jsonNode(data []byte) (*yaml.Node, error) {
 	if trimmed := bytes.TrimSpace(data); len(trimmed) == 0 || trimmed[0] != '{' || !json.Valid(trimmed) {
-		return nil
+		return nil, nil
+	}
+	if wrong := find(data, MaxDepth, jsontext.AllowDuplicateNames(true)); wrong != nil {
+		return nil, wrong
 	}
 	r := jsonReader{data: data, dec: json.NewDecoder(bytes.NewReader(data)), line: 1}
 	r.dec.UseNumber()
-	return r.value()
+	return r.value(), nil
 }
 
 // jsonReader makes nodes of a valid JSON text, with their lines and columns.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"reflect"
-	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -17,6 +16,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/strict"
 )
 
 var instantType = reflect.TypeFor[run.Instant]()
@@ -108,7 +108,7 @@ func faultOf(err error, at string) *problem.Error {
 	}
 	switch {
 	case errors.As(err, &semantic):
-		at = joinField(at, fieldOf(semantic.JSONPointer))
+		at = strict.Join(at, strict.Field(semantic.JSONPointer))
 		switch inner := semantic.Err; {
 		case errors.Is(inner, json.ErrUnknownName):
 			return wrap(problem.Invalid, "there is no such field: there are "+fieldsOf(semantic.GoType))
@@ -122,16 +122,16 @@ func faultOf(err error, at string) *problem.Error {
 			return wrap(problem.Invalid, typeMessage(at, semantic.GoType, given))
 		}
 	case errors.As(err, &syntax):
-		at = joinField(at, fieldOf(syntax.JSONPointer))
+		at = strict.Join(at, strict.Field(syntax.JSONPointer))
 		if errors.Is(err, jsontext.ErrDuplicateName) {
-			return wrap(problem.Invalid, "it is given twice")
+			return wrap(problem.Invalid, strict.Reason(syntax))
 		}
-		return wrap(problem.Malformed, strings.TrimPrefix(syntax.Err.Error(), "jsontext: "))
+		return wrap(problem.Malformed, strict.Reason(syntax))
 	case errors.As(err, &wrong):
-		at = joinField(at, wrong.Field)
+		at = strict.Join(at, wrong.Field)
 		return wrap(problem.Invalid, typeMessage(at, wrong.Type, wrong.Value))
 	case errors.As(err, &found):
-		at = joinField(at, found.Field)
+		at = strict.Join(at, found.Field)
 		return wrap(found.Code, found.Message)
 	}
 	return wrap(problem.Invalid, strings.TrimPrefix(err.Error(), at[strings.LastIndexByte(at, '.')+1:]+": "))
@@ -140,27 +140,6 @@ func faultOf(err error, at string) *problem.Error {
 // readsItself reports whether a type has a method that reads it, with errors of its own.
 func readsItself(t reflect.Type) bool {
 	return t != nil && reflect.PointerTo(t).Implements(reflect.TypeFor[jsonv1.Unmarshaler]())
-}
-
-// fieldOf writes a place in a body: /steps/0/name is steps[0].name.
-func fieldOf(at jsontext.Pointer) string {
-	var field strings.Builder // a body can be deep
-	for token := range at.Tokens() {
-		if _, err := strconv.Atoi(token); err == nil && field.Len() > 0 {
-			token = "[" + token + "]"
-		} else if field.Len() > 0 && token != "" && token[0] != '[' {
-			token = "." + token
-		}
-		field.WriteString(token)
-	}
-	return field.String()
-}
-
-func joinField(outer, inner string) string {
-	if outer == "" || inner == "" || inner[0] == '[' {
-		return outer + inner
-	}
-	return outer + "." + inner
 }
 
 // fieldsOf lists the fields of a type.

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -82,25 +80,6 @@ func TestABodyIsAnObject(t *testing.T) {
 			if _, err := d.Decode([]byte(body)); err == nil || ProblemOf(err).Code != string(problem.Malformed) {
 				t.Errorf("%s, optional %t: %v", body, optional, err)
 			}
-		}
-	}
-}
-
-// The name of a field is written once, however deep it is: each level would take a copy otherwise.
-func TestADeepFieldIsNamedWithFewCopies(t *testing.T) {
-	const levels, level = 2000, 100
-	at := jsontext.Pointer(strings.Repeat("/"+strings.Repeat("a", level), levels))
-	copied := testing.Benchmark(func(b *testing.B) {
-		for b.Loop() {
-			fieldOf(at)
-		}
-	}).AllocedBytesPerOp()
-	if most := int64(20 * levels * level); copied > most {
-		t.Errorf("%d bytes are allocated for a name of %d", copied, levels*level)
-	}
-	for at, want := range map[jsontext.Pointer]string{"": "", "/steps/0/name": "steps[0].name", "/0/1": "0[1]", "/a~1b/c": "a/b.c"} {
-		if got := fieldOf(at); got != want {
-			t.Errorf("%s: %s", at, got)
 		}
 	}
 }

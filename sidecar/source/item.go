@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/strict"
 )
 
 // Item is an entry of the list.
@@ -36,6 +37,7 @@ func (r Refusal) String() string { return r.Where + ": " + r.Why }
 // refused; an error concerns the whole output.
 func (s *Spec) Decode(output []byte) (items []Item, refused []Refusal, err error) {
 	d := decoder{spec: s, at: map[string]string{}}
+	output = strict.Text(output)
 	if bytes.HasPrefix(bytes.TrimSpace(output), []byte("[")) {
 		err = d.array(output)
 	} else {
@@ -60,18 +62,20 @@ type decoder struct {
 var errTooMany = fmt.Errorf("the list command listed more than %d items", MaxItems)
 
 func (d *decoder) array(output []byte) error {
-	var list []json.RawMessage
 	if !utf8.Valid(output) {
 		return errors.New("the output of the list command is not UTF-8")
 	}
-	if err := json.Unmarshal(output, &list); err != nil {
+	number := 0
+	err := strict.Array(output, func(value json.RawMessage, err error) {
+		if number++; number <= MaxItems {
+			d.value(fmt.Sprintf("item %d", number), value, err)
+		}
+	})
+	switch {
+	case err != nil:
 		return fmt.Errorf("the output of the list command begins with '[' and is not a JSON array: %w", err)
-	}
-	if len(list) > MaxItems {
+	case number > MaxItems:
 		return errTooMany
-	}
-	for i, value := range list {
-		d.value(fmt.Sprintf("item %d", i+1), value)
 	}
 	return nil
 }
@@ -92,7 +96,11 @@ func (d *decoder) lines(output []byte) error {
 		case !utf8.Valid(line):
 			d.refuse(where, "it is not UTF-8")
 		case line[0] == '{':
-			d.value(where, line)
+			err := strict.Check(line, strict.MaxDepth)
+			if wrong := (*strict.SyntaxError)(nil); errors.As(err, &wrong) {
+				err = fmt.Errorf("column %d: %s", wrong.Column, wrong.What())
+			}
+			d.value(where, line, err)
 		default:
 			text := string(line)
 			d.add(where, text, encode(text))
@@ -101,8 +109,12 @@ func (d *decoder) lines(output []byte) error {
 	return nil
 }
 
-// value adds an item that is JSON.
-func (d *decoder) value(where string, value json.RawMessage) {
+// value adds an item that is JSON; err is what is wrong with it.
+func (d *decoder) value(where string, value json.RawMessage, err error) {
+	if err != nil {
+		d.refuse(where, "it is not JSON that can be used: "+err.Error())
+		return
+	}
 	var text string
 	if json.Unmarshal(value, &text) == nil && value[0] == '"' {
 		d.add(where, text, encode(text))

@@ -30,6 +30,18 @@ func TestWhatIsListed(t *testing.T) {
 		{`{"id": "a", "n": 1.50}` + "\n" + `{"n": 2, "id": 7}`, []string{`a={"id": "a", "n": 1.50}`, `7={"n": 2, "id": 7}`}, nil},
 		{` [ "a", {"id": "b"}, {"id": 0} ] `, []string{`a="a"`, `b={"id": "b"}`, `0={"id": 0}`}, nil},
 		{"[]", nil, nil},
+		{"\ufeffa\r\nb", []string{`a="a"`, `b="b"`}, nil},
+		{"\ufeff[\"a\"]", []string{`a="a"`}, nil},
+		{"\ufeff{\"id\": \"a\"}", []string{`a={"id": "a"}`}, nil},
+		{"ok\n" + `{"id": "a", "n": 1, "n": 2}` + "\n" + `{"id": "b", "n": "\ud800"}` + "\n" + `{"id": "c"} x`, []string{`ok="ok"`}, []string{
+			"line 2: it is not JSON that can be used: column 21: n: it is given twice",
+			`line 3: it is not JSON that can be used: column 19: n: it has half of a surrogate pair, such as \ud800 without the other half`,
+			"line 4: it is not JSON that can be used: column 13: there is something after the value",
+		}},
+		{"[\"ok\",\n" + `{"id": "a", "id": "b"}, "\ud800"]`, []string{`ok="ok"`}, []string{
+			"item 2: it is not JSON that can be used: line 2, column 13: [1].id: it is given twice",
+			`item 3: it is not JSON that can be used: line 2, column 26: [2]: it has half of a surrogate pair, such as \ud800 without the other half`,
+		}},
 		{"a\n" + `{"id": "a", "n": 1}`, []string{`a="a"`}, []string{`line 2: "a" is listed twice, first at line 1`}},
 		{"ok\na b\n-\n_\n" + long, []string{`ok="ok"`, `-="-"`, `_="_"`}, []string{
 			`line 2: "a b" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
@@ -42,13 +54,13 @@ func TestWhatIsListed(t *testing.T) {
 			`line 5: its "id" is -1: allowed are a string and an integer from 0`,
 			`line 6: "" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
 			`line 7: "a/b" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
-			`line 8: it is neither a JSON object nor a string`,
+			`line 8: it is not JSON that can be used: column 7: id: it ends within the value`,
 			`line 9: it is not UTF-8`,
 			`line 10: its "id" is ["x"]: allowed are a string and an integer from 0`,
 		}},
 		{`["ok", 5, null, ["a"], {"id": "x", "deep": ` + strings.Repeat("[", 101) + strings.Repeat("]", 101) + `}]`, []string{`ok="ok"`}, []string{
 			"item 2: it is neither a JSON object nor a string", "item 3: it is neither a JSON object nor a string", "item 4: it is neither a JSON object nor a string",
-			`item 5: "x": it cannot be read: allowed is any JSON value in UTF-8, nested at most 100 deep`,
+			`item 5: "x": it cannot be read: allowed is any JSON value in UTF-8, nested at most 100 deep: it is nested too deep: use at most 100 levels`,
 		}},
 		{"ok\n" + `{"id": "long", "x": "` + strings.Repeat("x", 64<<10) + `"}`, []string{`ok="ok"`}, []string{`line 2: "long": it is 65559 bytes long: allowed are 65536`}},
 	} {
@@ -84,7 +96,7 @@ func TestGarbageIsNoList(t *testing.T) {
 	for output, want := range map[string]string{
 		"<html>\n<body>":                    `the output of the list command has no usable item: line 1: "<html>" is not an item id`,
 		"error: no connection":              "the output of the list command has no usable item: line 1: ",
-		`["a", `:                            "the output of the list command begins with '[' and is not a JSON array: unexpected end of JSON input",
+		`["a", `:                            "the output of the list command begins with '[' and is not a JSON array: line 1, column 7: it ends within the value",
 		`["a"] more`:                        "the output of the list command begins with '[' and is not a JSON array: ",
 		"[info] 3 items":                    "the output of the list command begins with '[' and is not a JSON array: ",
 		"[\"\xff\"]":                        "the output of the list command is not UTF-8",

@@ -102,7 +102,7 @@ def _switch(name: str, text: str) -> bool:
 def _secret(path: str) -> str:
     try:
         mode = os.stat(path).st_mode
-        with open(path, encoding="ascii") as file:
+        with open(path, encoding="utf-8-sig") as file:
             secret = file.read().strip()
     except (OSError, UnicodeError) as err:
         raise invalid("token_file", f"{path} can't be read: {err}") from err
