@@ -15,10 +15,11 @@ import (
 // not see, says what the tests do with it:
 //
 //	(nothing)               sh and python run and must succeed
-//	<!-- served -->         sh runs in the background until the page ends
+//	<!-- served -->         sh runs in the background until the page ends, as in another terminal
 //	<!-- not run: WHY -->   it is for reading only
 //
-// A block of text is the output of the sh or python block before it, with … for anything.
+// A block of text is the complete output of the sh or python block before it, with … for
+// anything in a line, and a line of … alone for any lines.
 type block struct {
 	line   int
 	lang   string
@@ -30,10 +31,21 @@ type block struct {
 // page is a file of documentation.
 type page struct {
 	name string
-	// serve is a server that runs while the page does: <!-- serve: COMMAND -->
-	serve  string
-	blocks []block
+	// serve is a server that runs while the page does, as the page tells its reader.
+	serve bool
+	// variables are those that the page tells its reader to export.
+	variables []string
+	blocks    []block
 }
+
+// A page tells its reader with these words to start a server and to export variables. Comments, which the
+// reader does not see, must not prepare anything.
+const serveWords = "To try the commands of this page, run [`bin/berth dev`]("
+
+var exportWords = regexp.MustCompile("`export (PATH|PYTHONPATH)=([^`]+)`")
+
+// comments are those that may be on a page: besides the marks of blocks, they delimit generated tables.
+var comments = regexp.MustCompile(`^(served|not run: .+|(end of )?(reports|settings|roles))$`)
 
 // languages of blocks. sh and python are run, text is compared with its output, and go with the
 // examples of the Go API; do not use another language to avoid that.
@@ -80,6 +92,7 @@ func parsePage(path, text string) (page, error) {
 	p := page{name: path}
 	var open *block
 	comment := "" // of the line before
+	paragraph, before := "", ""
 	for i, line := range strings.Split(text, "\n") {
 		switch {
 		case open != nil && line == "```":
@@ -95,12 +108,26 @@ func parsePage(path, text string) (page, error) {
 			open = &b
 		}
 		comment = ""
-		if m := mark.FindStringSubmatch(line); m != nil && open == nil {
+		if open != nil {
+			continue
+		}
+		if m := mark.FindStringSubmatch(line); m != nil {
 			comment = m[1]
 		}
-		if command, ok := strings.CutPrefix(comment, "serve: "); ok {
-			p.serve = command
+		if strings.Contains(line, "<!--") && !comments.MatchString(comment) {
+			return p, fmt.Errorf("%s:%d: readers do not see %s", path, i+1, line)
 		}
+		if comment == "served" && !strings.Contains(paragraph, "terminal") {
+			return p, fmt.Errorf("%s:%d: the paragraph before does not say in which terminal to start it", path, i+1)
+		}
+		p.serve = p.serve || strings.HasPrefix(line, serveWords)
+		for _, m := range exportWords.FindAllStringSubmatch(line, -1) {
+			p.variables = append(p.variables, m[1]+"="+m[2])
+		}
+		if line != "" && before == "" && comment == "" {
+			paragraph = ""
+		}
+		paragraph, before = paragraph+line+"\n", line
 	}
 	if open != nil {
 		return p, fmt.Errorf("%s:%d: the block does not end", path, open.line)
@@ -141,20 +168,24 @@ func TestGoOnThePagesIsInTheExamples(t *testing.T) {
 }
 
 func TestMarksAreUnderstood(t *testing.T) {
-	p, err := parsePage("x.md", "<!-- serve: berth dev -->\n```sh\na\n```\n<!-- not run: no -->\n```sh\nb\n```\n<!-- served -->\n```sh\nc\n```\n```text\nd\n```\n")
+	p, err := parsePage("x.md", serveWords+"x).\n```sh\na\n```\n<!-- not run: no -->\n```sh\nb\n```\nIn another terminal, `export PATH=$PWD/bin:$PATH`:\n<!-- served -->\n```sh\nc\n```\n```text\nd\n```\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []block{
 		{line: 2, lang: "sh", text: "a\n"},
 		{line: 6, lang: "sh", text: "b\n", notRun: "no"},
-		{line: 10, lang: "sh", text: "c\n", served: true},
-		{line: 13, lang: "text", text: "d\n"},
+		{line: 11, lang: "sh", text: "c\n", served: true},
+		{line: 14, lang: "text", text: "d\n"},
 	}
-	if p.serve != "berth dev" || !slices.Equal(p.blocks, want) {
+	if !p.serve || !slices.Equal(p.variables, []string{"PATH=$PWD/bin:$PATH"}) || !slices.Equal(p.blocks, want) {
 		t.Errorf("got %+v", p)
 	}
-	for _, bad := range []string{"```\n```\n", "```shell\n```\n", "```sh\n", "<!-- not run: -->\n```sh\n```\n"} {
+	for _, bad := range []string{
+		"```\n```\n", "```shell\n```\n", "```sh\n", "<!-- not run: -->\n```sh\n```\n",
+		"<!-- serve: berth dev --pool db=3 -->\n", "Text. <!-- run: berth pools set db 3 -->\n", "<!--\nberth pools set db 3\n-->\n",
+		"Start it:\n\n<!-- served -->\n```sh\nc\n```\n",
+	} {
 		if _, err := parsePage("x.md", bad); err == nil {
 			t.Errorf("%q was taken", bad)
 		}

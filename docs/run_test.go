@@ -5,6 +5,7 @@ package docs_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,8 +32,12 @@ func TestPagesDoWhatTheySay(t *testing.T) {
 	for _, p := range pages(t) {
 		t.Run(p.name, func(t *testing.T) {
 			r := newReader(t, built)
-			if p.serve != "" {
-				r.serve(t, p.serve)
+			for _, v := range p.variables {
+				name, value, _ := strings.Cut(v, "=")
+				r.env = append(r.env, name+"="+strings.NewReplacer("$PWD", r.dir, "$PATH", os.Getenv("PATH")).Replace(value))
+			}
+			if p.serve {
+				r.serve(t, "bin/berth dev")
 			}
 			output, known := "", false // of the block before
 			for _, b := range p.blocks {
@@ -177,11 +182,11 @@ func newReader(t *testing.T, built string) *reader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := filepath.Abs("../clients/python")
+	clients, err := filepath.Abs("../clients")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, target := range map[string]string{"bin": built, "Makefile": makefile} {
+	for name, target := range map[string]string{"bin": built, "Makefile": makefile, "clients": clients} {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -190,8 +195,7 @@ func newReader(t *testing.T, built string) *reader {
 		dir:     dir,
 		rewrite: strings.NewReplacer(),
 		env: []string{
-			"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir,
-			"PYTHONPATH=" + client, "PYTHONDONTWRITEBYTECODE=1",
+			"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir, "PYTHONDONTWRITEBYTECODE=1",
 			"GO=true", // what make would build is built
 			"BERTH_LISTEN=127.0.0.1:0", "BERTH_ETCD_LISTEN=127.0.0.1:0",
 		},
@@ -255,6 +259,7 @@ func (r *reader) run(t *testing.T, p page, b block, cmd *exec.Cmd) string {
 	defer late.Stop()
 	out, err := cmd.CombinedOutput()
 	if err != nil {
+		_ = cmd.Cancel() // what it has left in the background
 		t.Fatalf("%s:%d: %v\n%s\nprinted\n%s", p.name, b.line, err, b.text, out)
 	}
 	return string(out)
@@ -265,21 +270,49 @@ var (
 	address = regexp.MustCompile(`^\s+(http|etcd)\s+http://(\S+)$`)
 )
 
-// compare requires each line of a block in the output, in this order.
+// compare requires that a block is the output, line by line.
 func (r *reader) compare(t *testing.T, p page, b block, output string) {
 	t.Helper()
-	rest := strings.Split(output, "\n")
-	for _, line := range strings.Split(strings.TrimSpace(b.text), "\n") {
+	if wrong := shows(b.text, output); wrong != "" {
+		t.Errorf("%s:%d: %s; printed\n%s", p.name, b.line, wrong, output)
+	}
+}
+
+// shows returns where a block on a page is not the output, "" if nowhere. In a line, … is anything; a line
+// of … alone is any number of lines.
+func shows(block, output string) string {
+	rest := strings.Split(strings.TrimSpace(output), "\n")
+	skip := false // lines that the block leaves out
+	for line := range strings.SplitSeq(strings.TrimSpace(block), "\n") {
+		if strings.TrimSpace(line) == "…" {
+			skip = true
+			continue
+		}
 		pattern := spaces.ReplaceAllString(regexp.QuoteMeta(strings.TrimSpace(line)), `\s+`)
 		want := regexp.MustCompile(`^\s*` + strings.ReplaceAll(pattern, "…", ".*") + `\s*$`)
-		for {
-			if len(rest) == 0 {
-				t.Fatalf("%s:%d: there is no line %q in\n%s", p.name, b.line, line, output)
-			}
-			found := want.MatchString(rest[0])
-			if rest = rest[1:]; found {
-				break
-			}
+		at := slices.IndexFunc(rest, want.MatchString)
+		switch {
+		case at < 0:
+			return fmt.Sprintf("there is no line %q", line)
+		case at > 0 && !skip:
+			return fmt.Sprintf("before the line %q, the output has %q, which the page leaves out without …", line, rest[0])
+		}
+		rest, skip = rest[at+1:], false
+	}
+	if len(rest) > 0 && !skip {
+		return fmt.Sprintf("at the end, the output has %q, which the page leaves out without …", rest[0])
+	}
+	return ""
+}
+
+func TestShownOutputLeavesNothingOutWithoutSayingSo(t *testing.T) {
+	const output = "POOL  LIMIT\na     1\nb     2\n"
+	for block, complete := range map[string]bool{
+		"POOL LIMIT\na 1\nb 2": true, "POOL LIMIT\n…\nb …": true, "…\nb 2": true, "POOL LIMIT\n…": true, "…": true,
+		"POOL LIMIT\na 1": false, "a 1\nb 2": false, "POOL LIMIT\nb 2": false, "POOL LIMIT\na 1\nb 2\nc 3": false, "b 2\n…\na 1": false,
+	} {
+		if wrong := shows(block, output); (wrong == "") != complete {
+			t.Errorf("%q: %q", block, wrong)
 		}
 	}
 }
