@@ -253,9 +253,8 @@ func (l *leader) bridge(ctx context.Context, runs []*run.Run, now time.Time) err
 			ID: claim, Slots: r.Pools, Priority: r.Priority, Bridge: true,
 			Holder: pool.Holder{Run: r.ID, Bind: run.BindBridge},
 			Extra: store.Extra{
-				If: []*pb.Compare{
-					l.fence.Unchanged(), store.ModEquals(l.cfg.Keys.Limits(), l.state.limitsRev), store.ModEquals(key, r.Revision),
-				},
+				If: append(l.sameHistory(), l.fence.Unchanged(), store.ModEquals(l.cfg.Keys.Limits(), l.state.limitsRev),
+					store.ModEquals(key, r.Revision)),
 				Then: []*pb.RequestOp{store.Put(key, rec.Encode(), 0), logged},
 			},
 		}

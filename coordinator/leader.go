@@ -289,6 +289,7 @@ func (l *leader) fenceEarlierWrites(ctx context.Context) (time.Duration, error) 
 // write sends one chunk under the fence, and applies the response. It is an error if the
 // term has ended, or if etcd did not answer.
 func (l *leader) write(ctx context.Context, ch *chunk) error {
+	ch.cmps = append(l.sameHistory(), ch.cmps...)
 	if l.me.Tick != nil {
 		l.me.Tick.Took = time.Since(l.begun)
 	}
@@ -313,7 +314,7 @@ func (l *leader) write(ctx context.Context, ch *chunk) error {
 			l.unresolved = true
 			return problem.New(problem.Internal, "another process has written the key of this leader")
 		}
-		l.after = resp.Header.Revision // the limits have changed
+		l.after = resp.Header.Revision // the limits have changed, or etcd was restored
 		return nil
 	}
 	l.fence.Answer(resp)
@@ -323,6 +324,11 @@ func (l *leader) write(ctx context.Context, ch *chunk) error {
 		l.after = resp.Header.Revision
 	}
 	return nil
+}
+
+// sameHistory returns compares under which etcd has what the leader knows of runs and steps.
+func (l *leader) sameHistory() []*pb.Compare {
+	return append(l.state.newest.since(l.fence.Revision), l.steps.newest.since(l.fence.Revision)...)
 }
 
 // try sends a chunk, flat unless the last one failed, and once more nested if that fails.

@@ -15,10 +15,12 @@ import (
 // state is the leader's view of all runs: read once, then watched. The leader's own writes
 // are applied before the watch delivers them.
 type state struct {
-	keys  store.Keys
-	rev   int64 // at which the runs are known
-	runs  map[string]*run.Run
-	queue *Queue
+	keys store.Keys
+	rev  int64 // at which the runs are known
+	// newest is that of the runs.
+	newest newest
+	runs   map[string]*run.Run
+	queue  *Queue
 	// deferred are the queued runs that are not due yet, which have no place in the queue.
 	deferred *Queue
 	// progress are the runs in progress; ended are those that are kept for retention.
@@ -79,13 +81,16 @@ func (s *state) clearRuns() {
 func (s *state) runsMessage(m store.FeedMessage) (news bool) {
 	if m.Snapshot != nil {
 		news = true
-		s.rev = 0 // the snapshot may be older than the leader's writes
+		s.rev, s.newest = 0, newest{} // the snapshot may be older than the leader's writes
 		s.clearRuns()
 		for _, kv := range m.Snapshot.KVs {
 			s.decode(kv)
 		}
 	}
 	for _, ev := range m.Events {
+		if ev.Type == mvccpb.Event_DELETE {
+			s.newest.deleted(string(ev.Kv.Key))
+		}
 		switch id := strings.TrimPrefix(string(ev.Kv.Key), s.keys.Runs()); {
 		case ev.Kv.ModRevision <= s.known(id):
 		case ev.Type == mvccpb.Event_DELETE:
@@ -117,6 +122,7 @@ func (s *state) known(id string) int64 {
 }
 
 func (s *state) decode(kv *mvccpb.KeyValue) {
+	s.newest.put(kv)
 	key := string(kv.Key)
 	r, err := run.Decode(s.keys, kv)
 	if err != nil {

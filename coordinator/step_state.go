@@ -25,6 +25,7 @@ type stepState struct {
 	written map[string]int64
 	fans    map[string]*fanout
 	at      int64 // at which the steps are known
+	newest  newest
 	// touched are runs with changes since the last plan. Those of them that have ended with
 	// instances in flight are ending until none is.
 	touched, ending map[string]bool
@@ -49,7 +50,7 @@ func newStepState(keys store.Keys) *stepState {
 func (s *stepState) message(m store.FeedMessage, now time.Time) (news bool) {
 	if m.Snapshot != nil {
 		news = true
-		s.at = 0
+		s.at, s.newest = 0, newest{}
 		clear(s.graphs)
 		clear(s.written)
 		clear(s.fans)
@@ -62,6 +63,7 @@ func (s *stepState) message(m store.FeedMessage, now time.Time) (news bool) {
 		if ev.Type == mvccpb.Event_DELETE {
 			key := string(ev.Kv.Key)
 			delete(s.bad, key)
+			s.newest.deleted(key)
 			if id, ok := s.graphOf(key); ok {
 				delete(s.graphs, id)
 				delete(s.written, id)
@@ -94,6 +96,7 @@ func (s *stepState) take(kv *mvccpb.KeyValue, now time.Time) (news bool) {
 		s.graphs[id], s.written[id] = g, kv.ModRevision
 		return true
 	}
+	s.newest.put(kv)
 	i, err := step.Decode(s.keys, kv)
 	if err != nil {
 		s.bad[key] = err

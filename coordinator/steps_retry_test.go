@@ -232,6 +232,38 @@ func TestAnEndThatComesAfterARetryIsNone(t *testing.T) {
 	})
 }
 
+// An end that was decided on before a restore of etcd is under way, and comes after it. The snapshot is
+// newer than the last write of the leader, and older than the success that the leader knows of.
+func TestAnEndThatComesAfterARestoreIsNone(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.watchSteps().byHand = true
+		one := fl.candidate("one")
+		h := fl.hand("x")
+		fl.submitSteps("r", []step.Spec{fan("a", 1, 0)})
+		fl.proceed()
+		h.take(1)
+		fl.proceed()
+		held := false
+		one.by.Inject(func(c storetest.Call) storetest.Fault {
+			if c.Op == storetest.OpTxn && puts(c.Txn, fl.keys.Run("r")) && !held {
+				held = true
+				return storetest.Fault{Delay: writeTimeout * 3 / 4} // the leader waits for it still
+			}
+			return storetest.Fault{}
+		})
+		var saved *storetest.Saved
+		fl.root.Do(func(e *storetest.Etcd) { saved = e.Save() })
+		h.finish(step.Succeeded)
+		time.Sleep(writeTimeout / 2)
+		fl.root.Do(func(e *storetest.Etcd) { e.Restore(saved, 1000) })
+		time.Sleep(writeTimeout)
+		if !held {
+			t.Error("no end was under way")
+		}
+		fl.is(map[string]string{"r": "running"})
+	})
+}
+
 // A run was canceled when all of it had succeeded, and before that was its end.
 func TestARunOfWhichAllHasSucceededIsTriedAgain(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {

@@ -170,3 +170,35 @@ func TestARunThatHasFinishedIsNotLost(t *testing.T) {
 		t.Errorf("news: %v, alive: %v, once that is known", news, s.alive(r))
 	}
 }
+
+// An admission for the place of a run that has ended is under way while etcd is restored from a snapshot
+// in which that run goes on.
+func TestAnAdmissionThatComesAfterARestoreIsNone(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		one := fl.candidate("one")
+		fl.limit(1)
+		fl.submit("first")
+		fl.submit("second")
+		fl.proceed()
+		first := fl.start("first", fl.executor())
+		fl.proceed()
+		held := false
+		one.by.Inject(func(c storetest.Call) storetest.Fault {
+			if c.Op == storetest.OpTxn && puts(c.Txn, fl.keys.Run("second")) && !held {
+				held = true
+				return storetest.Fault{Delay: writeTimeout * 3 / 4} // the leader waits for it still
+			}
+			return storetest.Fault{}
+		})
+		var saved *storetest.Saved
+		fl.root.Do(func(e *storetest.Etcd) { saved = e.Save() })
+		fl.finish(first)
+		time.Sleep(writeTimeout / 2)
+		fl.root.Do(func(e *storetest.Etcd) { e.Restore(saved, 1000) })
+		time.Sleep(writeTimeout)
+		if !held {
+			t.Error("no admission was under way")
+		}
+		fl.is(map[string]string{"first": "running", "second": "queued: global run limit (1/1)"})
+	})
+}

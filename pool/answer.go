@@ -135,7 +135,11 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 		}
 	}
 	for _, n := range b.acks {
-		c.view.committedNoticeDelete(n.pool, n.key, rev)
+		if b.result(resp, n.ackAt).Succeeded {
+			c.view.committedNoticeDelete(n.pool, n.key, rev)
+		} else if c.view.notices[n.key] == n {
+			c.view.removeNotice(n.key) // what is there instead is delivered
+		}
 	}
 	for _, o := range b.duties {
 		c.onDuty(o, b.result(resp, o.op).Succeeded, rev, now)

@@ -43,6 +43,8 @@ type notice struct {
 	conditional bool
 	// seen is since when it is known to this instance.
 	seen time.Time
+	// ackAt is the operation of the batch that deletes it, which its instance has sent last.
+	ackAt int
 }
 
 // name is that of this instance.
@@ -447,12 +449,14 @@ func (c *core) ackInFlight(n *notice) bool {
 	return c.inFlight != nil && slices.Contains(c.inFlight.acks, n) || c.unresolved != nil && slices.Contains(c.unresolved.acks, n)
 }
 
-// ack deletes a notice.
+// ack deletes a notice, but not a later one of the same claim: after a restore of etcd, this one may be
+// of before it.
 func (b *builder) ack(n *notice) bool {
-	if !b.fits(0, 1, 0) {
+	if !b.fits(0, 2, 0) {
 		return false
 	}
-	b.ops = append(b.ops, store.Delete(n.key))
+	n.ackAt = b.nest([]*pb.Compare{store.ModEquals(n.key, n.rev)}, []*pb.RequestOp{store.Delete(n.key)})
+	b.kept = max(b.kept, 1)
 	b.b.acks = append(b.b.acks, n)
 	return true
 }

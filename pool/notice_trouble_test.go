@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -261,4 +263,44 @@ func TestAClaimIsNotRefusedForAGrantThatWasTakenBack(t *testing.T) {
 	one.wedged = false
 	r.pass(store.StaleAfter)
 	a.got()
+}
+
+// An instance is stopped while etcd is restored from a snapshot. It goes on with a notice of before the
+// restore, which was in its connection, and the restored etcd has another one of the same claim.
+func TestANoticeOfBeforeARestoreDeletesNoOther(t *testing.T) {
+	r, one, two, b := dispatching(t)
+	r.pass(2 * aliveWithin)
+	two.wedged = true
+	saved := r.etcd.Save()
+	one.giveBack("holder")
+	notice := r.keys.Notice("db", "two", "i", "b")
+	before := *r.key(notice)
+	r.etcd.Restore(saved, 1000)
+	one.resync(store.ErrCompacted)
+	r.pass(time.Second)
+	if now := r.key(notice); now.ModRevision == before.ModRevision {
+		t.Fatal("the restored etcd has the same notice")
+	}
+	two.core.nested = calmBatches // there was a conflict lately
+	two.core.message("db", notices, store.FeedMessage{
+		Revision: before.ModRevision, History: two.feeds.history,
+		Events: []*mvccpb.Event{{Type: mvccpb.Event_PUT, Kv: &before}},
+	}, r.now)
+	for two.act() {
+	}
+	r.now = r.now.Add(ackDelay)
+	for two.act() {
+	}
+	if !r.has(notice) {
+		t.Error("the notice of the restored etcd was deleted")
+	}
+	two.wedged = false
+	two.resync(store.ErrCompacted)
+	r.pass(time.Second)
+	b.got()
+	two.giveBack("b")
+	r.pass(time.Second)
+	one.giveBack("a")
+	r.pass(2 * reconcileEvery)
+	r.clean()
 }

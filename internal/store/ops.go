@@ -20,6 +20,16 @@ type Extra struct {
 	Stamp func(now time.Time)
 }
 
+// ModAtLeast holds if the key was last put at rev or later. rev must be at least 1.
+func ModAtLeast(key string, rev int64) *pb.Compare {
+	return &pb.Compare{
+		Result:      pb.Compare_GREATER,
+		Target:      pb.Compare_MOD,
+		Key:         []byte(key),
+		TargetUnion: &pb.Compare_ModRevision{ModRevision: rev - 1},
+	}
+}
+
 // ModEquals holds if the key was last put at rev; with rev 0, if it is absent.
 func ModEquals(key string, rev int64) *pb.Compare {
 	return &pb.Compare{
