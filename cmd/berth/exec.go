@@ -47,7 +47,8 @@ that have left the group are never stopped.
 
 Exit codes: the code of the command; 128+n if signal n ended it; 75 if the slots were not free
 in time; 76 if the claim was lost and the command was stopped; 77 if the claim was refused;
-126 or 127 if the command can't be run or does not exist, before anything is claimed.`,
+126 or 127 if the command can't be run or does not exist: before anything is claimed, unless
+only its start shows it.`,
 		Flags: append([]cli.Flag{
 			&cli.StringSliceFlag{Name: "pool", Usage: "claim slots of a pool: `POOL=SLOTS`, or POOL for one slot; may be repeated"},
 			&cli.StringFlag{Name: "wait", Usage: "longest `TIME` to wait for the slots, and for etcd if it is unavailable; 0 does not wait", DefaultText: "10m, or BERTH_CLAIM_TIMEOUT"},

@@ -165,3 +165,27 @@ func TestAProgramWithoutItsLoaderIsFoundOutBeforeItsStart(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func FuzzInterpreters(f *testing.F) {
+	for _, head := range []string{"#!/bin/sh\n", "#! \t/bin/sh -x\r\n", "#!", "#!\n", "#!/bin/sh\x00", "#!/" + strings.Repeat("x", 300), "\x7fELF\x02\x01\x01"} {
+		f.Add([]byte(head))
+	}
+	if sh, err := os.ReadFile("/bin/sh"); err == nil {
+		f.Add(sh[:min(len(sh), 4<<10)])
+	}
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, text []byte) {
+		name := interpreterOf(text[:min(len(text), headSize)])
+		if strings.ContainsAny(name, " \t\n\x00") || name != "" && !strings.HasPrefix(string(text), "#!") {
+			t.Errorf("%q names the interpreter %q", text, name)
+		}
+		path := filepath.Join(dir, "program")
+		if err := os.WriteFile(path, text, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		loader, err := loaderOf(path)
+		if loader != "" && (err != nil || len(loader) > unix.PathMax || !strings.Contains(string(text), loader)) {
+			t.Errorf("%q names the loader %q: %v", text, loader, err)
+		}
+	})
+}

@@ -135,6 +135,6 @@ def _loader(path: str) -> str:
                 if kind == 3 and length <= 4096:  # PT_INTERP
                     file.seek(offset)
                     return os.fsdecode(file.read(length).rstrip(b"\0"))
-    except (OSError, OverflowError, struct.error):
+    except (OSError, OverflowError, ValueError, struct.error):
         pass  # it cannot be read, or is damaged
     return ""

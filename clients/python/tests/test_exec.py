@@ -400,6 +400,9 @@ class ExecTest(Case):
         os.chmod(other.name, 0o700)
         _, err = self.ends(command("--pool", "any", "--", other.name, BERTH_SIDECAR="unix:///nowhere"), 127)
         self.assertIn("its interpreter", err)
+        with open(other.name, "wb") as damaged:
+            damaged.write(program[:32] + b"\xff" * 24 + program[56:])
+        self.assertEqual(berth_program._loader(other.name), "")
 
     def test_the_command_inherits_open_files(self) -> None:
         pool = self.pool()
