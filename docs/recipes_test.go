@@ -3,10 +3,12 @@
 package docs_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,6 +104,89 @@ func TestCommandsOfCIJobsRun(t *testing.T) {
 		out, err := cmd.Output()
 		if err != nil || string(out) != "gpu-test with gpu=1\n" {
 			t.Errorf("how-to/ci.md:%d: %v, printed %q", b.line, err, out)
+		}
+	}
+}
+
+// A program in another folder uses a clone of the repository as the page says. Its modules are those that
+// this test was built from.
+func TestAModuleCanUseAClone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it runs other processes: there is nothing to see for the race detector")
+	}
+	clone, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	app := filepath.Join(dir, "app")
+	err = os.Mkdir(app, 0o700)
+	err = errors.Join(err, os.Symlink(clone, filepath.Join(dir, "berth")),
+		os.WriteFile(filepath.Join(app, "main.go"), []byte("package main\n\nimport \"github.com/berthhq/berth\"\n\nfunc main() { _ = berth.Options{} }\n"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := blocksOf(t, "how-to/go.md", "sh")[0].text
+	cmd := exec.Command("sh", "-ec", "go mod init example.org/app\n"+commands+"go build -o /dev/null .")
+	cmd.Dir, cmd.Env = app, append(os.Environ(), "GOPROXY=off", "GONOSUMDB=*", "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("how-to/go.md: %v\n%s", err, out)
+	}
+}
+
+// named is a version of berth in the name of a file, an image or a module.
+var named = regexp.MustCompile(`(?i)\bberth[_@:-]v?(\d+\.\d+\.\d+)|newTag: v?(\d+\.\d+\.\d+)`)
+
+func TestPagesNameNoVersionThatWasNotReleased(t *testing.T) {
+	released := regexp.MustCompile(`(?m)^## \[v?(\d+\.\d+\.\d+)\]`).FindAllStringSubmatch(read(t, "../CHANGELOG.md"), -1)
+	for _, path := range append(markdown(t), "../README.md", "../deploy/README.md", "../deploy/compose/README.md", "../deploy/kubernetes/README.md", "../clients/python/README.md") {
+		for _, m := range named.FindAllStringSubmatch(read(t, path), -1) {
+			if !slices.ContainsFunc(released, func(r []string) bool { return r[1] == m[1]+m[2] }) {
+				t.Errorf("%s names %s, and the changelog has no such version: say how to build it", path, m[0])
+			}
+		}
+	}
+}
+
+var (
+	cronVariable = regexp.MustCompile(`^([A-Z_]+)=(.*)$`)
+	cronJob      = regexp.MustCompile(`^([0-9*/,-]+\s+){5}(.*)$`)
+)
+
+// cron gives a job a short PATH and few other variables, besides those of the crontab, and runs it by sh.
+func TestJobsOfCrontabsRunInTheEnvironmentOfCron(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it runs other processes: there is nothing to see for the race detector")
+	}
+	r := newReader(t, build(t))
+	r.serve(t, "bin/berth dev --pool db=3 --pool api=1")
+	jobs := filepath.Join(r.dir, "jobs")
+	if err := os.Mkdir(jobs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"load.sh", "poll.sh"} {
+		if err := os.WriteFile(filepath.Join(jobs, name), []byte("#!/bin/sh\nexec berth version >/dev/null\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	here := strings.NewReplacer("etcd-1:2379,etcd-2:2379,etcd-3:2379", r.etcd, "/opt/jobs/", jobs+"/", "/usr/local/bin", filepath.Join(r.dir, "bin"))
+	for _, b := range blocksOf(t, "how-to/cron.md", "crontab") {
+		env := []string{"PATH=/usr/bin:/bin", "SHELL=/bin/sh", "HOME=" + r.dir, "LOGNAME=etl"}
+		for line := range strings.Lines(here.Replace(b.text)) {
+			line = strings.TrimSpace(line)
+			if cronVariable.MatchString(line) {
+				env = append(env, line)
+				continue
+			}
+			job := cronJob.FindStringSubmatch(line)
+			if job == nil {
+				t.Fatalf("how-to/cron.md:%d: %q is neither a variable nor a job", b.line, line)
+			}
+			cmd := exec.Command("/bin/sh", "-c", job[2])
+			cmd.Dir, cmd.Env = r.dir, env
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("how-to/cron.md:%d: %s: %v\n%s", b.line, job[2], err, out)
+			}
 		}
 	}
 }

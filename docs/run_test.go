@@ -32,31 +32,41 @@ func TestPagesDoWhatTheySay(t *testing.T) {
 	for _, p := range pages(t) {
 		t.Run(p.name, func(t *testing.T) {
 			r := newReader(t, built)
-			for _, v := range p.variables {
-				name, value, _ := strings.Cut(v, "=")
-				r.env = append(r.env, name+"="+strings.NewReplacer("$PWD", r.dir, "$PATH", os.Getenv("PATH")).Replace(value))
-			}
 			if p.serve {
 				r.serve(t, "bin/berth dev")
 			}
-			output, known := "", false // of the block before
-			for _, b := range p.blocks {
-				switch {
-				case b.notRun != "":
-					known = false
-				case b.lang == "text" && known:
-					r.compare(t, p, b, output)
-				case b.lang == "text":
-					t.Fatalf("%s:%d: nothing was run that could print this", p.name, b.line)
-				case b.lang == "sh" && b.served:
-					r.serve(t, b.text)
-				case b.lang == "sh":
-					output, known = r.run(t, p, b, r.command(t.Context(), b.text)), true
-				case b.lang == "python":
-					output, known = r.run(t, p, b, r.python(t, b.text)), true
-				}
-			}
+			r.follow(t, p)
 		})
+	}
+}
+
+// follow runs the blocks of a page, and compares their output with that on the page.
+func (r *reader) follow(t *testing.T, p page) {
+	t.Helper()
+	for _, v := range p.variables {
+		name, value, _ := strings.Cut(v, "=")
+		r.env = append(r.env, name+"="+strings.NewReplacer("$PWD", r.dir, "$PATH", os.Getenv("PATH")).Replace(value))
+	}
+	output, known := "", false // of the block before
+	for i, b := range p.blocks {
+		shown := i+1 < len(p.blocks) && p.blocks[i+1].lang == "text"
+		switch {
+		case b.notRun != "":
+			known = false
+		case b.lang == "text" && known:
+			r.compare(t, p, b, output)
+		case b.lang == "text":
+			t.Fatalf("%s:%d: nothing was run that could print this", p.name, b.line)
+		case b.lang == "sh" && b.served:
+			r.serve(t, b.text)
+		case b.lang == "sh":
+			output, known = r.run(t, p, b, r.command(t.Context(), b.text)), true
+			if m := refusal.FindString(output); m != "" && !shown {
+				t.Errorf("%s:%d: the page does not show that a request is refused: %s", p.name, b.line, m)
+			}
+		case b.lang == "python":
+			output, known = r.run(t, p, b, r.python(t, b.text)), true
+		}
 	}
 }
 
@@ -169,6 +179,9 @@ type reader struct {
 	dir     string
 	env     []string
 	rewrite *strings.Replacer
+	etcd    string // the address of the served berth dev
+	// user is who runs the commands of the page, if it is not the user of the tests.
+	user *syscall.Credential
 }
 
 func newReader(t *testing.T, built string) *reader {
@@ -205,7 +218,7 @@ func newReader(t *testing.T, built string) *reader {
 func (r *reader) command(ctx context.Context, text string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", r.rewrite.Replace(text))
 	cmd.Dir, cmd.Env, cmd.WaitDelay = r.dir, r.env, 10*time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: r.user}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	return cmd
 }
@@ -215,7 +228,7 @@ func (r *reader) python(t *testing.T, text string) *exec.Cmd {
 	t.Helper()
 	needPython(t)
 	path := filepath.Join(r.dir, "program.py")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return r.command(t.Context(), "BERTH_SIDECAR=http://127.0.0.1:7420 python3 "+path)
@@ -266,8 +279,10 @@ func (r *reader) run(t *testing.T, p page, b block, cmd *exec.Cmd) string {
 }
 
 var (
-	spaces  = regexp.MustCompile(`\s+`)
-	address = regexp.MustCompile(`^\s+(http|etcd)\s+http://(\S+)$`)
+	spaces    = regexp.MustCompile(`\s+`)
+	refusal   = regexp.MustCompile(`.*"status":[45]\d\d,"code".*`)
+	sidecarAt = regexp.MustCompile(`^berth sidecar of host \S+ at http://(\S+), unix://(\S+)$`)
+	address   = regexp.MustCompile(`^\s+(http|etcd)\s+http://(\S+)( .*)?$`)
 )
 
 // compare requires that a block is the output, line by line.
@@ -317,8 +332,8 @@ func TestShownOutputLeavesNothingOutWithoutSayingSo(t *testing.T) {
 	}
 }
 
-// serve runs berth dev or a worker in the background. It replaces the default
-// addresses on the page by those of that berth dev.
+// serve runs berth dev, a sidecar or a worker in the background. It replaces the default
+// addresses on the page by those of that berth dev or sidecar.
 func (r *reader) serve(t *testing.T, text string) {
 	t.Helper()
 	out, in, err := os.Pipe()
@@ -358,8 +373,12 @@ func (r *reader) serve(t *testing.T, text string) {
 			return
 		}
 		if strings.HasPrefix(lines.Text(), "Ctrl-C stops it.") {
-			r.rewrite = strings.NewReplacer("127.0.0.1:7420", at["http"], "127.0.0.1:2379", at["etcd"])
-			r.env = append(r.env, "BERTH_ENDPOINTS="+at["etcd"])
+			r.etcd = at["etcd"]
+			r.rewrite = strings.NewReplacer("127.0.0.1:7420", at["http"], "127.0.0.1:2379", r.etcd)
+			return
+		}
+		if m := sidecarAt.FindStringSubmatch(lines.Text()); m != nil {
+			r.rewrite = strings.NewReplacer("127.0.0.1:7420", m[1], "$PWD/.berth/berth.sock", m[2], ".berth/berth.sock", m[2])
 			return
 		}
 	}

@@ -1,7 +1,7 @@
 """Client of berth: claim slots of named pools, hold them under a lease, release them.
 
-    with berth.claim({"db": 2}, wait="10m") as held:
-        load(fence=held.fence)
+    with berth.claim({"db": 2}, wait="10m"):
+        load()
 """
 
 from . import aio
