@@ -134,8 +134,8 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 			c.dutiesAt = time.Time{} // its waiter is to take the role
 		}
 	}
-	for _, n := range b.acks {
-		if b.result(resp, n.ackAt).Succeeded {
+	for i, n := range b.acks {
+		if b.result(resp, b.ackOps[i]).Succeeded {
 			c.view.committedNoticeDelete(n.pool, n.key, rev)
 		} else if c.view.notices[n.key] == n {
 			c.view.removeNotice(n.key) // what is there instead is delivered

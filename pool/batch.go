@@ -57,6 +57,7 @@ type batch struct {
 	puts      []waiterPut
 	drops     []drop
 	acks      []*notice
+	ackOps    []int // the operation of each
 	withdrawn []*notice
 	queued    map[*poolView]bool // pools whose claims are to wait
 	duties    []dutyOp

@@ -163,7 +163,9 @@ func (e *Engine) loop(ctx context.Context) error {
 	defer wake.Stop()
 	polls := time.NewTicker(pollEvery)
 	defer polls.Stop()
+	ctx, cancel := context.WithCancel(ctx)
 	defer e.watches.close()
+	defer cancel() // also if the loop panics: the watches would be waited for without end
 	behind := false
 	for e.owner.Lock(); ; {
 		e.collector.all(e.core)

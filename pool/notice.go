@@ -43,8 +43,6 @@ type notice struct {
 	conditional bool
 	// seen is since when it is known to this instance.
 	seen time.Time
-	// ackAt is the operation of the batch that deletes it, which its instance has sent last.
-	ackAt int
 }
 
 // name is that of this instance.
@@ -455,9 +453,9 @@ func (b *builder) ack(n *notice) bool {
 	if !b.fits(0, 2, 0) {
 		return false
 	}
-	n.ackAt = b.nest([]*pb.Compare{store.ModEquals(n.key, n.rev)}, []*pb.RequestOp{store.Delete(n.key)})
+	op := b.nest([]*pb.Compare{store.ModEquals(n.key, n.rev)}, []*pb.RequestOp{store.Delete(n.key)})
 	b.kept = max(b.kept, 1)
-	b.b.acks = append(b.b.acks, n)
+	b.b.acks, b.b.ackOps = append(b.b.acks, n), append(b.b.ackOps, op)
 	return true
 }
 

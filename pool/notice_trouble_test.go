@@ -304,3 +304,29 @@ func TestANoticeOfBeforeARestoreDeletesNoOther(t *testing.T) {
 	r.pass(2 * reconcileEvery)
 	r.clean()
 }
+
+// The notices are read again while one is being deleted: which operation deletes it stays known.
+func TestNoticesAreReadWhileOneIsDeleted(t *testing.T) {
+	r, one, two, b := dispatching(t)
+	other := two.ask("c", 1)
+	r.wantWaiters("b", "a", "c")
+	two.wedged = true
+	one.giveBack("holder")
+	two.listen()
+	other.cancel()
+	call := two.plans()
+	if len(call.batch.acks) != 1 || len(call.batch.drops) != 1 {
+		t.Fatalf("it deletes %d notices and %d waiters", len(call.batch.acks), len(call.batch.drops))
+	}
+	watch := two.feeds.pools["db"][1]
+	two.feeds.again(watch, store.ErrCompacted)
+	two.feeds.deliver(watch, 1, r.now)
+	two.arrives(call)
+	r.wantNotices()
+	two.wedged = false
+	b.got()
+	two.giveBack("b")
+	r.pass(time.Second)
+	one.giveBack("a")
+	r.clean()
+}
