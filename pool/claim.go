@@ -29,8 +29,14 @@ const (
 	MaxPriority, MinPriority = 1000, -1000
 	// MaxLabels is how many labels a holder can carry.
 	MaxLabels = 32
-	// MaxText bounds an id, a label's key and value, and each name of a holder,
+	// maxLabelBytes bounds all labels of a holder together.
+	maxLabelBytes = 8 << 10
+	// MaxID bounds the ids of claims and runs, and the names of the run and the step of a holder,
 	// in bytes.
+	MaxID = 256
+	// MaxLabel bounds the key and the value of a label, in bytes.
+	MaxLabel = 512
+	// MaxText bounds other names, in bytes.
 	MaxText = 128
 	// maxPoolName bounds a pool's name, in bytes.
 	maxPoolName = 63
@@ -187,8 +193,11 @@ func ValidateName(name string) error {
 
 // ValidateID refuses what can't be the id of a claim.
 func ValidateID(id string) error {
-	if !isClaimID(id) {
-		return problem.Field("id", "%q is no claim id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(id), MaxText)
+	if err := validateLength("id", id, MaxID); err != nil {
+		return err
+	}
+	if !isWord(id) {
+		return problem.Field("id", "%q is no claim id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(id), MaxID)
 	}
 	return nil
 }
@@ -206,7 +215,7 @@ func isPoolName(s string) bool {
 	return len(s) <= maxPoolName && isWord(s) && strings.ToLower(s) == s
 }
 
-func isClaimID(s string) bool { return len(s) <= MaxText && isWord(s) }
+func isClaimID(s string) bool { return len(s) <= MaxID && isWord(s) }
 
 // isWord reports whether s is made of letters, digits, '.', '_' and '-', and
 // begins with one of the first two. It is asked for every event of a watch.
@@ -239,18 +248,19 @@ func ValidateLine(field, s string) error {
 	return nil
 }
 
-func validateText(field, s string) error {
-	if len(s) > MaxText {
-		return problem.Field(field, "%q is %d bytes long: allowed are %d", problem.Clip(s), len(s), MaxText)
+// validateLength refuses a text of more than most bytes.
+func validateLength(field, s string, most int) error {
+	if len(s) > most {
+		return problem.Field(field, "it has %d bytes: use at most %d", len(s), most)
 	}
 	return nil
 }
 
 func (h *Holder) validate() error {
-	if err := validateText("run_id", h.Run); err != nil {
+	if err := validateLength("run_id", h.Run, MaxID); err != nil {
 		return err
 	}
-	if err := validateText("step_key", h.Step); err != nil {
+	if err := validateLength("step_key", h.Step, MaxID); err != nil {
 		return err
 	}
 	if len(h.ClaimedBy) > access.MaxIdentity {
@@ -262,16 +272,26 @@ func (h *Holder) validate() error {
 	if len(h.Labels) > MaxLabels {
 		return problem.Field("labels", "%d labels are too many: allowed are %d", len(h.Labels), MaxLabels)
 	}
-	for _, k := range sortedKeys(h.Labels) {
+	return ValidateLabels(h.Labels)
+}
+
+// ValidateLabels refuses labels without a name, and labels that are too long.
+func ValidateLabels(labels map[string]string) error {
+	total := 0
+	for _, k := range sortedKeys(labels) {
 		if k == "" {
 			return problem.Field("labels", "a label has no name")
 		}
-		if err := validateText("labels", k); err != nil {
+		if len(k) > MaxLabel {
+			return problem.Field("labels", "the name %q has %d bytes: use at most %d", problem.Clip(k), len(k), MaxLabel)
+		}
+		if err := validateLength("labels."+problem.Clip(k), labels[k], MaxLabel); err != nil {
 			return err
 		}
-		if err := validateText("labels."+k, h.Labels[k]); err != nil {
-			return err
-		}
+		total += len(k) + len(labels[k])
+	}
+	if total > maxLabelBytes {
+		return problem.Field("labels", "together they have %d bytes: use at most %d", total, maxLabelBytes)
 	}
 	return nil
 }

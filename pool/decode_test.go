@@ -352,7 +352,7 @@ func TestRequestsOutOfRangeNameTheField(t *testing.T) {
 		req   Request
 	}{
 		"no id":              {"id", Request{Slots: map[string]int{"a": 1}}},
-		"an overlong id":     {"id", Request{ID: strings.Repeat("x", 129), Slots: map[string]int{"a": 1}}},
+		"an overlong id":     {"id", Request{ID: strings.Repeat("x", 257), Slots: map[string]int{"a": 1}}},
 		"an id with a path":  {"id", Request{ID: "a/b", Slots: map[string]int{"a": 1}}},
 		"no pools":           {"pools", Request{ID: "c"}},
 		"200 pools":          {"pools", Request{ID: "c", Slots: many}},
@@ -367,7 +367,10 @@ func TestRequestsOutOfRangeNameTheField(t *testing.T) {
 		"a negative pid":     {"pid", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{PID: -1}}},
 		"too many labels":    {"labels", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Labels: labels}}},
 		"a nameless label":   {"labels", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Labels: map[string]string{"": "x"}}}},
-		"a long run":         {"run_id", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Run: strings.Repeat("r", 129)}}},
+		"a long run":         {"run_id", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Run: strings.Repeat("r", 257)}}},
+		"a long step":        {"step_key", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Step: strings.Repeat("r", 257)}}},
+		"a long label":       {"labels.ci", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Labels: map[string]string{"ci": strings.Repeat("r", 513)}}}},
+		"a long label's key": {"labels", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Labels: map[string]string{strings.Repeat("r", 513): ""}}}},
 		"a long identity":    {"claimed_by", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{ClaimedBy: strings.Repeat("i", 257)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -376,6 +379,38 @@ func TestRequestsOutOfRangeNameTheField(t *testing.T) {
 				t.Errorf("want a problem of field %q, got %v", tc.field, err)
 			}
 		})
+	}
+}
+
+func TestIDsOf256BytesAndLabelsOf512AreTakenAndLongerOnesAreRefusedWithTheirLength(t *testing.T) {
+	id, label := strings.Repeat("x", MaxID), strings.Repeat("é", MaxLabel/2)
+	r := Request{ID: id, Slots: map[string]int{"a": 1}, Holder: Holder{Run: id, Step: id, Labels: map[string]string{label: label, "ci": label}}}
+	if err := r.Validate(); err != nil {
+		t.Error(err)
+	}
+	o := Order{Priority: 1, Since: 1, Claim: id, By: hash("host/instance")}
+	if back, ok := parseOrder(o.String()); !ok || back != o {
+		t.Errorf("%+v, %t", back, ok)
+	}
+	many := map[string]string{}
+	for i := range 17 {
+		many[string(rune('a'+i))] = strings.Repeat("x", 511)
+	}
+	for want, change := range map[string]func(*Request){
+		"id: it has 300 bytes: use at most 256":                   func(r *Request) { r.ID = strings.Repeat("x", 300) },
+		"run_id: it has 257 bytes: use at most 256":               func(r *Request) { r.Holder.Run = id + "x" },
+		"step_key: it has 257 bytes: use at most 256":             func(r *Request) { r.Holder.Step = id + "x" },
+		"labels.ci: it has 513 bytes: use at most 512":            func(r *Request) { r.Holder.Labels = map[string]string{"ci": label + "x"} },
+		"labels: together they have 8704 bytes: use at most 8192": func(r *Request) { r.Holder.Labels = many },
+	} {
+		long := r
+		change(&long)
+		if err := long.Validate(); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if err := ValidateClaim("host/instance/" + id); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
 )
 
 func TestParseTagLimit(t *testing.T) {
@@ -127,7 +128,7 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		"tags.b":   {Tags: map[string]string{"b": ""}},
 		"tags.c":   {Tags: map[string]string{"c": "\xff"}},
 		"labels":   {Labels: map[string]string{"": "x"}},
-		"labels.a": {Labels: map[string]string{"a": long}},
+		"labels.a": {Labels: map[string]string{"a": strings.Repeat("x", pool.MaxLabel+1)}},
 	} {
 		var p *problem.Error
 		if err := s.Validate(); !errors.As(err, &p) || p.Field != field {

@@ -18,8 +18,11 @@ import (
 const (
 	// MaxTags and MaxLabels bound the tags and labels of a run.
 	MaxTags, MaxLabels = 32, 32
-	// MaxText bounds names, and keys and values of tags and labels, in bytes.
+	// MaxText bounds names, and keys and values of tags, in bytes. Labels and ids are those of
+	// claims.
 	MaxText = 128
+	// MaxID bounds ids, in bytes.
+	MaxID = pool.MaxID
 	// MaxWhy bounds why a run was canceled or has failed, in bytes.
 	MaxWhy = 4096
 	// maxSpec bounds the encoded spec, in bytes.
@@ -75,10 +78,11 @@ type Spec struct {
 // ValidateID returns a problem if id cannot be that of a run. Ids of claims have the same
 // form.
 func ValidateID(id string) error {
-	if pool.ValidateID(id) != nil {
-		return problem.Field("id", "%q is not a run id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(id), pool.MaxText)
+	err := pool.ValidateID(id)
+	if err != nil && len(id) <= pool.MaxID {
+		return problem.Field("id", "%q is not a run id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(id), pool.MaxID)
 	}
-	return nil
+	return err
 }
 
 // Validate returns a problem that names the field if the spec is not valid.
@@ -136,12 +140,12 @@ func (s *Spec) Validate() error {
 	if len(s.Labels) > MaxLabels {
 		return problem.Field("labels", "%d labels are too many: allowed are %d", len(s.Labels), MaxLabels)
 	}
+	if err := pool.ValidateLabels(s.Labels); err != nil {
+		return err
+	}
 	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
-		if key == "" {
-			return problem.Field("labels", "a label has no name")
-		}
 		for _, text := range []string{key, s.Labels[key]} {
-			if err := validateText("labels."+problem.Clip(key), text); err != nil {
+			if err := validateLine("labels."+problem.Clip(key), text); err != nil {
 				return err
 			}
 		}
@@ -216,10 +220,15 @@ func ValidateTag(key, value string) error {
 
 // validateText returns a problem if s is too long or not one printable line.
 func validateText(field, s string) error {
-	switch {
-	case len(s) > MaxText:
-		return problem.Field(field, "%q is %d bytes long: allowed are %d", problem.Clip(s), len(s), MaxText)
-	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
+	if len(s) > MaxText {
+		return problem.Field(field, "it has %d bytes: use at most %d", len(s), MaxText)
+	}
+	return validateLine(field, s)
+}
+
+// validateLine returns a problem if s is not one printable line.
+func validateLine(field, s string) error {
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
 		return problem.Field(field, "%q has characters that cannot be printed: allowed is one line of text", problem.Clip(s))
 	}
 	return nil

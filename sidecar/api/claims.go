@@ -2,7 +2,7 @@ package api
 
 // ClaimRequest asks for a claim.
 type ClaimRequest struct {
-	ID          string            `json:"id,omitempty" maxLength:"128" doc:"The same request with the same id finds the same claim. Generated if left out."`
+	ID          string            `json:"id,omitempty" maxLength:"256" doc:"The same request with the same id finds the same claim. Generated if left out."`
 	Pools       Slots             `json:"pools" doc:"Slots wanted of each pool, all or none."`
 	Priority    int               `json:"priority,omitempty" minimum:"-1000" maximum:"1000" doc:"Higher goes first."`
 	Wait        *Duration         `json:"wait,omitempty" doc:"How long the claim may wait, at most 8760h (a year); with 0s a claim that does not fit now is refused at once. The server's claim timeout if left out."`
@@ -10,9 +10,9 @@ type ClaimRequest struct {
 	PID         int               `json:"pid,omitempty" minimum:"1" doc:"The claim ends with this process. Over the unix socket only, and for processes of the calling user."`
 	OnlyKill    bool              `json:"only_kill,omitempty" doc:"The server does not send SIGTERM to the process, since the client does that itself when the claim has ended; it only sends SIGKILL if the process still runs when the grace is over. Only with a pid."`
 	ClientToken string            `json:"client_token,omitempty" maxLength:"128" doc:"Shows that the claim is the client's own: a request with the same id and another client_token is refused with id_in_use, and later requests about the claim of a caller without an identity must show it as the header Berth-Client-Token. A random text that stays the same when the request is sent again. Only a hash of it is kept."`
-	RunID       string            `json:"run_id,omitempty" maxLength:"128"`
-	StepKey     string            `json:"step_key,omitempty" maxLength:"128"`
-	Labels      map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"Further facts about the holder."`
+	RunID       string            `json:"run_id,omitempty" maxLength:"256"`
+	StepKey     string            `json:"step_key,omitempty" maxLength:"256"`
+	Labels      map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"Further facts about the holder. A key and a value have at most 512 bytes each, all of them 8192."`
 }
 
 // ClientTokenHeader is the header in which a caller without an identity shows the client_token

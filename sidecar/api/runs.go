@@ -7,10 +7,10 @@ import (
 
 // RunRequest submits a run.
 type RunRequest struct {
-	ID       string            `json:"id,omitempty" maxLength:"128" doc:"The same request with the same id finds the same run. Generated if left out."`
+	ID       string            `json:"id,omitempty" maxLength:"256" doc:"The same request with the same id finds the same run. Generated if left out."`
 	Name     string            `json:"name,omitempty" maxLength:"128" doc:"For people; many runs can have the same."`
 	Tags     map[string]string `json:"tags,omitempty" maxProperties:"32" doc:"Limits are by tag. A key has no '=', a value is not '*'."`
-	Labels   map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"Further facts; no limit uses them."`
+	Labels   map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"Further facts; no limit uses them. A key and a value have at most 512 bytes each, all of them 8192."`
 	Owner    string            `json:"owner,omitempty" maxLength:"128" doc:"Who it belongs to, as free text."`
 	Priority int               `json:"priority,omitempty" minimum:"-1000" maximum:"1000" doc:"Higher goes first."`
 	Retries  int               `json:"retries,omitempty" minimum:"0" maximum:"100" doc:"How often the run is queued again after its executor was lost."`

@@ -2,6 +2,7 @@ package claims
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -116,6 +118,30 @@ func TestStateFilesAreOfOneClaimAndItsFence(t *testing.T) {
 	none := NewFiles("", "sidecar", bindFolder, nil)
 	if err := none.save("mine", 1, b, validity{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A file name has 255 bytes at most.
+func TestAClaimWithTheLongestIDHasAStateFile(t *testing.T) {
+	f := NewFiles(t.TempDir(), "sidecar", bindFolder, nil)
+	long := []string{strings.Repeat("x", pool.MaxID), strings.Repeat("x", pool.MaxID-1) + "y", strings.Repeat("x", 250), strings.Repeat("x", 251)}
+	for i, id := range long {
+		if err := f.save(id, store.Fence(i+1), Binding{ttl: time.Minute}, validity{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Sweep(func(id string) bool { return id != long[0] })
+	if ids, err := f.ids(); err != nil || !slices.Equal(ids, slices.Sorted(slices.Values(long[1:]))) {
+		t.Errorf("%v, %v", ids, err)
+	}
+	for i, id := range long {
+		if _, ok, err := f.load(id, store.Fence(i+1)); ok != (i > 0) || err != nil {
+			t.Errorf("%d: %t, %v", i, ok, err)
+		}
+		f.Remove(id)
+	}
+	if left, err := os.ReadDir(f.dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

@@ -1,11 +1,14 @@
 package claims
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,8 +60,52 @@ func NewFiles(stateDir, instance, folder string, log hclog.Logger) Files {
 	return f
 }
 
+const (
+	fileEnding = ".json"
+	// maxFileName is how long a file name can be on Linux, in bytes.
+	maxFileName = 255
+	// longName is what the names of files begin with whose claims have a longer id. No id has it.
+	longName = "~"
+)
+
 // path returns the path of a claim's file. All characters of claim ids are allowed in file names.
-func (f Files) path(id string) string { return filepath.Join(f.dir, id+".json") }
+func (f Files) path(id string) string {
+	if len(id)+len(fileEnding) > maxFileName {
+		sum := sha256.Sum256([]byte(id))
+		id = longName + hex.EncodeToString(sum[:])
+	}
+	return filepath.Join(f.dir, id+fileEnding)
+}
+
+// idOf returns the id of the claim whose file has that name; ok is false if it is no such file.
+func (f Files) idOf(name string) (id string, ok bool) {
+	id, ok = strings.CutSuffix(name, fileEnding)
+	if !ok || !strings.HasPrefix(id, longName) {
+		return id, ok
+	}
+	var v bindFileValue
+	data, err := readSmall(filepath.Join(f.dir, name), maxBindFile)
+	if err != nil || decodeStrict(string(data), &v) != nil || filepath.Base(f.path(v.Claim)) != name {
+		return "", false
+	}
+	return v.Claim, true
+}
+
+// ids returns the ids of the claims that have a file.
+func (f Files) ids() ([]string, error) {
+	entries, err := os.ReadDir(f.dir)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, e := range entries {
+		if id, ok := f.idOf(e.Name()); ok {
+			all = append(all, id)
+		}
+	}
+	slices.Sort(all)
+	return all, nil
+}
 
 // writable returns an error if files can't be written now.
 func (f Files) writable() error {
@@ -190,7 +237,7 @@ func (f Files) Sweep(held func(id string) bool) {
 		f.log.Warn("state files can't be listed", keyFile, f.dir, keyError, err)
 	}
 	for _, file := range files {
-		if id, ok := strings.CutSuffix(file.Name(), ".json"); ok && held(id) || file.Name() == leasesFile {
+		if id, ok := f.idOf(file.Name()); ok && held(id) || file.Name() == leasesFile {
 			continue
 		}
 		if err := os.Remove(filepath.Join(f.dir, file.Name())); err != nil {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -297,17 +296,13 @@ func (o *Orphans) check() {
 	if o.files.dir == "" {
 		return
 	}
-	entries, err := os.ReadDir(o.files.dir)
+	ids, err := o.files.ids()
 	if err != nil {
 		o.report(o.files.dir, err)
 		return
 	}
 	leases := o.leases()
-	for _, e := range entries {
-		id, ok := strings.CutSuffix(e.Name(), ".json")
-		if !ok {
-			continue
-		}
+	for _, id := range ids {
 		c, err := o.files.read(id)
 		if err != nil {
 			o.report(o.files.path(id), err)

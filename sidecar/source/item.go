@@ -145,10 +145,14 @@ func isWhole(number json.RawMessage) bool {
 }
 
 func (d *decoder) add(where, id string, value json.RawMessage) {
+	if most := run.MaxID - len(d.spec.RunID("")); len(id) > most {
+		d.refuse(where, fmt.Sprintf("its id has %d bytes: use at most %d", len(id), most))
+		return
+	}
 	// All characters of a source's name are allowed in ids.
 	if id == "" || run.ValidateID(d.spec.RunID(id)) != nil {
 		d.refuse(where, fmt.Sprintf("%q is not an item id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-'",
-			problem.Clip(id), run.MaxText-len(d.spec.RunID(""))))
+			problem.Clip(id), run.MaxID-len(d.spec.RunID(""))))
 		return
 	}
 	if first, twice := d.at[id]; twice {

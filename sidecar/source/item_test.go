@@ -18,7 +18,7 @@ func testSpec() Spec {
 }
 
 func TestWhatIsListed(t *testing.T) {
-	long := strings.Repeat("x", 123)
+	long := strings.Repeat("x", 251)
 	for _, c := range []struct {
 		output  string
 		items   []string // id=value
@@ -44,16 +44,16 @@ func TestWhatIsListed(t *testing.T) {
 		}},
 		{"a\n" + `{"id": "a", "n": 1}`, []string{`a="a"`}, []string{`line 2: "a" is listed twice, first at line 1`}},
 		{"ok\na b\n-\n_\n" + long, []string{`ok="ok"`, `-="-"`, `_="_"`}, []string{
-			`line 2: "a b" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
-			`line 5: "` + long[:64] + `…" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
+			`line 2: "a b" is not an item id: allowed are 1 to 250 of A-Z, a-z, 0-9, '.', '_' and '-'`,
+			`line 5: its id has 251 bytes: use at most 250`,
 		}},
 		{"ok\n{\"n\": 1}\n{\"id\": null}\n{\"id\": 1.5}\n{\"id\": -1}\n{\"id\": \"\"}\n{\"id\": \"a/b\"}\n{\"id\": \n\xff\n{\"id\": [\"x\"]}", []string{`ok="ok"`}, []string{
 			`line 2: it has no field "id" for its id`,
 			`line 3: its "id" is null: allowed are a string and an integer from 0`,
 			`line 4: its "id" is 1.5: allowed are a string and an integer from 0`,
 			`line 5: its "id" is -1: allowed are a string and an integer from 0`,
-			`line 6: "" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
-			`line 7: "a/b" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
+			`line 6: "" is not an item id: allowed are 1 to 250 of A-Z, a-z, 0-9, '.', '_' and '-'`,
+			`line 7: "a/b" is not an item id: allowed are 1 to 250 of A-Z, a-z, 0-9, '.', '_' and '-'`,
 			`line 8: it is not JSON that can be used: column 7: id: it ends within the value`,
 			`line 9: it is not UTF-8`,
 			`line 10: its "id" is ["x"]: allowed are a string and an integer from 0`,

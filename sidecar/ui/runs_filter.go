@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/pool"
 )
 
 // runFilter says which runs a page is about.
@@ -45,8 +46,8 @@ func tagsOf(tags map[string]string) []tagPair {
 func parseRunFilter(query url.Values) runFilter {
 	f := runFilter{Words: strings.TrimSpace(query.Get("q"))}
 	f.words = strings.ToLower(f.Words)
-	if len(f.Words) > run.MaxText {
-		f.Wrong = fmt.Sprintf("The filter is %d bytes long: ids and names have at most %d.", len(f.Words), run.MaxText)
+	if len(f.Words) > pool.MaxID {
+		f.Wrong = fmt.Sprintf("The filter has %d bytes: use at most %d, as ids have.", len(f.Words), pool.MaxID)
 		return f
 	}
 	for _, s := range query["tag"] {

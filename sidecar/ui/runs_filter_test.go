@@ -68,7 +68,7 @@ func TestAFilterThatIsNoneIsReported(t *testing.T) {
 		"tag=env%3D*":                         `"env=*" is not a tag`,
 		"tag=%00%3Dx":                         `"\x00=x" is not a tag`,
 		"tag=env%3Da&tag=env%3Db":             `one value of the tag "env"`,
-		"q=" + strings.Repeat("x", 129):       "129 bytes long",
+		"q=" + strings.Repeat("x", 257):       "has 257 bytes: use at most 256",
 		"tag=k%3D" + strings.Repeat("x", 500): "is not a tag",
 	} {
 		f := parseRunFilter(valuesOf(t, query))
