@@ -10,6 +10,7 @@ import (
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/own"
 	"github.com/berthhq/berth/internal/problem"
+	words "github.com/berthhq/berth/internal/text"
 )
 
 // rules checks the rules between fields, and sets the defaults that depend on the machine.
@@ -113,7 +114,7 @@ func (l *loader) host() {
 		return
 	}
 	f, _ := lookup("host")
-	l.set(f, name, l.origins["host"])
+	l.set(f, words.Host(name), l.origins["host"])
 }
 
 // folder refuses a folder for state that other users can change.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthhq/berth/internal/testcert"
+	words "github.com/berthhq/berth/internal/text"
 )
 
 const goodToken = "0123456789abcdef"
@@ -189,10 +190,10 @@ func TestOnlyWhatACommandNeedsIsCheckedTogether(t *testing.T) {
 	}
 }
 
-func TestAMachineWhoseNameIsInvalidIsReported(t *testing.T) {
+func TestAMachineWithoutANameIsReported(t *testing.T) {
 	for name, hostname := range map[string]func() (string, error){
-		"a name that is not allowed": func() (string, error) { return "my machine", nil },
-		"no name":                    func() (string, error) { return "", errors.New("no name") },
+		"an empty name": func() (string, error) { return "", nil },
+		"no name":       func() (string, error) { return "", errors.New("no name") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			src := given{}.sources(t)
@@ -205,6 +206,17 @@ func TestAMachineWhoseNameIsInvalidIsReported(t *testing.T) {
 				t.Errorf("a command that needs no name fails: %v", err)
 			}
 		})
+	}
+}
+
+func TestAMachineWhoseNameNoHostCanHaveGetsOne(t *testing.T) {
+	for _, name := range []string{"my machine", "a\nb", strings.Repeat("ä", 64)} {
+		src := given{}.sources(t)
+		src.Hostname = func() (string, error) { return name, nil }
+		got, err := Load(src, State)
+		if err != nil || got.Host != words.Host(name) {
+			t.Errorf("%q: %q, %v", name, got.Host, err)
+		}
 	}
 }
 

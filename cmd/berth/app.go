@@ -47,6 +47,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -376,7 +377,7 @@ func hostName(s config.Settings) string {
 	if err != nil {
 		return "unknown"
 	}
-	return strings.ToLower(name)
+	return text.Host(name)
 }
 
 // newLogger logs to stderr at the level of the settings, or at quiet if that is higher and

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -86,15 +87,15 @@ func (h *hostOfServer) sidecarFolder() string { return filepath.Join(h.folder(),
 // last returns the name that the server had at its last start. Servers that have not written it had the
 // host name of the machine.
 func (h *hostOfServer) last() string {
-	text, err := os.ReadFile(filepath.Join(h.folder(), hostFile))
+	data, err := os.ReadFile(filepath.Join(h.folder(), hostFile))
 	if err == nil {
-		return strings.TrimSpace(string(text))
+		return strings.TrimSpace(string(data))
 	}
 	name, err := os.Hostname()
 	if err != nil {
 		return ""
 	}
-	return strings.ToLower(name)
+	return text.Host(name)
 }
 
 // left returns how many leases the server has under another name.

@@ -38,6 +38,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/journal"
@@ -123,7 +124,7 @@ func (o *Options) fill() error {
 		if err != nil {
 			return problem.Field("host", "this machine has no name (%w): set one", err)
 		}
-		o.Host = strings.ToLower(name)
+		o.Host = text.Host(name)
 	}
 	if err := pool.ValidateName(o.Host); err != nil {
 		return problem.Field("host", "%q is no host name: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", o.Host)

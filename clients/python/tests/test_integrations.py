@@ -115,9 +115,53 @@ class IntegrationTest(Case):
             for more in ({}, {"try_number": 2}, {"map_index": 3}, {"dag_id": "x" * 200}, {"dag_id": "x" * 201})
         ]
         self.assertEqual(len(set(claims)), 5)
+        other = [
+            dict(run_id="media/a b.mp4"),
+            dict(run_id="media/a+b.mp4"),
+            dict(run_id="media_a_b.mp4"),
+            dict(dag_id="a.b", run_id="c"),
+            dict(dag_id="a", run_id="b.c"),
+            dict(dag_id="a", run_id="b", task_id="c.1", map_index=2),
+            dict(dag_id="a", run_id="b", task_id="c", map_index=1),
+            dict(run_id="é"),
+            dict(run_id="è"),
+            dict(run_id="x\ny", task_id="z\u202e"),
+            dict(run_id="é" * 250, task_id="ü" * 250, dag_id="ä" * 250),
+        ]
+        found = [airflow.claim_of(self.context(**more), {"db": 1}, "10m") for more in other]
+        self.assertEqual(len({c["id"] for c in found}), len(other))
+        self.assertEqual(len({c["run_id"] for c in found}), len(other) - 1)
+        for c in found:
+            self.assertRegex(c["id"], r"^airflow[A-Za-z0-9._-]{0,88}\.[0-9a-f]{32}$")
+            # The sidecar takes the names.
+            pool = self.pool()
+            with berth.claim(**{**c, "pools": {pool: 1}}) as held:
+                info = berth.Client().claims.get(held.id)
+                self.assertEqual((info["run_id"], info["step_key"], info["labels"]), (c["run_id"], c["step_key"], c["labels"]))
         self.assertLessEqual(max(map(len, claims)), 128)
         with self.assertRaisesRegex(ValueError, "^ttl: "):
             airflow.BerthSensor({"db": 1}, task_id="wait", ttl="1m", poke_interval=60)
+
+    def test_two_airflow_runs_never_share_a_claim(self) -> None:
+        airflow = importlib.import_module("berth.integrations.airflow")
+        pool, held = self.pool(), []
+        for run in ("media/a b.mp4", "media/a+b.mp4"):
+            held.append(airflow.BerthSensor({pool: 1}, task_id="wait").poke(self.context(run_id=run)).is_done)
+        self.assertEqual(held, [True, False])
+        importlib.import_module("airflow.models").VARIABLES.clear()
+
+    def test_names_of_other_systems_are_whole_characters_on_one_line(self) -> None:
+        names = importlib.import_module("berth.names")
+        for text in ("é" * 300, "a\nb\x00c\u2028d\u202ee", "\ud800x", "", "\U0001f600" * 200, "x" * 513):
+            name, label = names.name_of(text), names.label(text)
+            self.assertLessEqual(len(name.encode()), 256)
+            self.assertLessEqual(len(label.encode()), 512)
+            for found in (name, label):
+                self.assertFalse(set(found) & set("\n\x00\u2028\u202e\ufffd"), found)
+            self.assertEqual(name == text, text == "")
+        self.assertEqual(names.name_of("graph.load[é]"), "graph.load[é]")
+        self.assertNotEqual(names.name_of("a\nb"), names.name_of("a\tb"))
+        self.assertNotEqual(names.name_of("x" * 257), names.name_of("x" * 258))
 
     def test_dagster(self) -> None:
         dagster = importlib.import_module("berth.integrations.dagster")
@@ -126,6 +170,9 @@ class IntegrationTest(Case):
         with dagster.BerthResource(sidecar=self.dev.socket).claim(context, {pool: 1}, wait="1m") as c:
             info = berth.Client().claims.get(c.id)
             self.assertEqual((info["run_id"], info["step_key"], info["labels"]), ("run-1", "graph.load", {"job": "nightly"}))
+        long = SimpleNamespace(run_id="run-1", job_name="é" * 400, op_handle=SimpleNamespace(to_string=lambda: "é" * 200))
+        with dagster.BerthResource(sidecar=self.dev.socket).claim(long, {pool: 1}, wait="1m") as c:
+            self.assertEqual(berth.Client().claims.get(c.id)["labels"], {"job": "é" * 256})
         self.pool_is(pool, 0, 0)
 
     def test_prefect(self) -> None:

@@ -6,13 +6,12 @@ fields ``cacert``, ``cert`` and ``key`` are paths of PEM files. Without a connec
 (``BERTH_SIDECAR`` and the others) is used.
 """
 
-import hashlib
-import re
 import secrets
 from typing import Any, Dict, Mapping, Optional
 
 import berth
 from airflow.exceptions import AirflowRescheduleException
+from berth.names import label, name_of, unique_id
 
 try:  # the places of Airflow 3
     from airflow.sdk import Variable
@@ -124,21 +123,12 @@ def claim_of(context: Mapping[str, Any], pools: berth.Slots, ttl: berth.Duration
     They are shown to users, and have no secrets: :func:`_token` has the client token.
     """
     ti = context["ti"]
-    parts = ("airflow", ti.dag_id, ti.run_id, ti.task_id, str(getattr(ti, "map_index", -1)), str(ti.try_number))
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", ".".join(parts))
     return {
         "pools": dict(pools),
-        "id": _short(name),
+        "id": unique_id("airflow", ti.dag_id, ti.run_id, ti.task_id, str(getattr(ti, "map_index", -1)), str(ti.try_number)),
         "ttl": ttl,
         "priority": priority,
-        "run_id": _short(re.sub(r"[^A-Za-z0-9._-]", "_", f"{ti.dag_id}.{ti.run_id}")),
-        "step_key": _short(ti.task_id),
-        "labels": {"dag": ti.dag_id[:128], "task": ti.task_id[:128]},
+        "run_id": unique_id(ti.dag_id, ti.run_id),
+        "step_key": name_of(ti.task_id),
+        "labels": {"dag": label(ti.dag_id), "task": label(ti.task_id)},
     }
-
-
-def _short(name: str) -> str:
-    """Return a name of at most 128 characters, which is still unique."""
-    if len(name) <= 128:
-        return name
-    return name[:80] + "." + hashlib.sha256(name.encode()).hexdigest()[:32]

@@ -5,6 +5,7 @@ from typing import Any, Optional
 from dagster import ConfigurableResource
 
 import berth
+from berth.names import label, name_of
 
 
 class BerthResource(ConfigurableResource):  # type: ignore[misc]
@@ -25,7 +26,7 @@ class BerthResource(ConfigurableResource):  # type: ignore[misc]
 
         The options are those of :class:`berth.Claim`.
         """
-        options.setdefault("run_id", context.run_id)
-        options.setdefault("step_key", context.op_handle.to_string()[:128])
-        options.setdefault("labels", {"job": context.job_name[:128]})
+        options.setdefault("run_id", name_of(context.run_id))
+        options.setdefault("step_key", name_of(context.op_handle.to_string()))
+        options.setdefault("labels", {"job": label(context.job_name)})
         return berth.Claim(pools, client=self.client(), **options)

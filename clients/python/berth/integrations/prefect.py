@@ -5,6 +5,7 @@ from typing import Any, Dict
 from prefect.runtime import flow_run, task_run
 
 import berth
+from berth.names import label, name_of
 
 
 def slots(pools: berth.Slots, **options: Any) -> berth.Claim:
@@ -25,7 +26,7 @@ def _named(options: Dict[str, Any]) -> Dict[str, Any]:
     names = {"run_id": flow_run.id, "step_key": task_run.name}
     for option, name in names.items():
         if name:
-            options.setdefault(option, str(name)[:128])
+            options.setdefault(option, name_of(str(name)))
     if flow_run.flow_name:
-        options.setdefault("labels", {"flow": str(flow_run.flow_name)[:128]})
+        options.setdefault("labels", {"flow": label(str(flow_run.flow_name))})
     return options
