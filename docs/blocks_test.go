@@ -192,6 +192,14 @@ func TestMarksAreUnderstood(t *testing.T) {
 	}
 }
 
+func TestPagesOutsideThisFolderHaveNoOtherComments(t *testing.T) {
+	for _, path := range []string{"../deploy/README.md", "../deploy/compose/README.md", "../deploy/kubernetes/README.md", "../clients/python/README.md", "../CONTRIBUTING.md", "../SECURITY.md"} {
+		if _, err := parsePage(path, read(t, path)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // privateWords have a standard word instead, which the message names.
 var privateWords = map[string]string{
 	`asker`:                     "client token",
