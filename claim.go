@@ -66,7 +66,7 @@ func (c *Client) Claim(ctx context.Context, slots Slots, opts ...ClaimOption) (*
 	}
 	in, err := c.in.Claim(ctx, instance.Slots(slots), all...)
 	if err != nil {
-		return nil, public(err)
+		return nil, public(c.in.Suggest(ctx, err, nil))
 	}
 	return &Claim{in}, nil
 }

@@ -96,7 +96,7 @@ func (c *Client) Pools(ctx context.Context) ([]Pool, error) {
 func (c *Client) Pool(ctx context.Context, name string) (PoolDetail, error) {
 	d, err := c.in.Pool(ctx, name)
 	if err != nil {
-		return PoolDetail{}, public(err)
+		return PoolDetail{}, public(c.in.Suggest(ctx, err, nil))
 	}
 	all := PoolDetail{Pool: poolOf(d.Status), Holders: make([]Holder, len(d.Holders)), Waiters: make([]Waiter, len(d.Waiters))}
 	for i, h := range d.Holders {

@@ -46,7 +46,7 @@ type Field struct {
 }
 
 // Env is the environment variable, such as "BERTH_LOG_LEVEL".
-func (f Field) Env() string { return envPrefix + strings.ToUpper(f.Name) }
+func (f Field) Env() string { return VariablePrefix + strings.ToUpper(f.Name) }
 
 // Flag is the name of the flag without dashes, such as "log-level", or empty.
 func (f Field) Flag() string {

@@ -98,8 +98,8 @@ func mend(path string, mode fs.FileMode) string {
 	return fmt.Sprintf("(mode %04o): run chmod o-rwx %s", mode.Perm(), path)
 }
 
-// envPrefix begins the names of berth's environment variables.
-const envPrefix = "BERTH_"
+// VariablePrefix begins the names of berth's environment variables.
+const VariablePrefix = "BERTH_"
 
 // WithoutSettings returns the part of an environment that the commands of steps and sources
 // get: none of the variables of berth, and of those of tracing neither the trace context of this
@@ -108,7 +108,7 @@ const envPrefix = "BERTH_"
 func WithoutSettings(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
 		variable, _, _ := strings.Cut(e, "=")
-		return strings.HasPrefix(e, envPrefix) || variable == "NOTIFY_SOCKET" || slices.Contains(ofTracing, variable) ||
+		return strings.HasPrefix(e, VariablePrefix) || variable == "NOTIFY_SOCKET" || slices.Contains(ofTracing, variable) ||
 			strings.HasPrefix(variable, "OTEL_EXPORTER_") && strings.HasSuffix(variable, "_HEADERS")
 	})
 }

@@ -123,7 +123,7 @@ func (c *core) inUse(id string) error {
 }
 
 func noSuchPool(name string) *problem.Error {
-	return problem.New(problem.PoolNotFound, "there is no pool %q: create it with 'berth pools set %s LIMIT'", name, name)
+	return problem.New(problem.PoolNotFound, "%w: create it with 'berth pools set %s LIMIT'", &missing{name}, name)
 }
 
 // again takes a request whose id is known.

@@ -360,7 +360,7 @@ func (r Registry) Delete(ctx context.Context, name string, condition store.Condi
 }
 
 func noPool(name string) error {
-	return problem.New(problem.PoolNotFound, "there is no pool %q", name)
+	return problem.New(problem.PoolNotFound, "%w", &missing{name})
 }
 
 // read returns a spec with its layout, the revision since which its limit holds and its own

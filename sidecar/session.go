@@ -220,9 +220,28 @@ func (a *apiServer) ready() (*session, error) {
 	return nil, a.missing.Load()
 }
 
+// suggest adds the name of the pool that was probably meant to an error about one that does not exist, if the
+// caller may know that name.
+func (s *session) suggest(ctx context.Context, reads *server.Turns, op string, err error) error {
+	if s == nil || problem.CodeOf(err) != problem.PoolNotFound {
+		return err
+	}
+	if !large[op] { // it has no turn yet
+		leave, refused := reads.Enter(ctx)
+		if refused != nil {
+			return err
+		}
+		defer leave()
+	}
+	id := access.Of(ctx)
+	return s.client.Suggest(ctx, err, func(name string) bool {
+		return id.Allow(access.View, access.Everything) == nil || id.Allow(access.Claim, name) == nil
+	})
+}
+
 // fail returns an error as a problem, and logs faults, and that etcd does not answer, at a bounded rate.
 func (a *apiServer) fail(ctx context.Context, op string, err error) *api.Problem {
-	p := api.ProblemOf(err)
+	p := api.ProblemOf(a.session.Load().suggest(ctx, a.reads, op, err))
 	p.RequestID = server.RequestIDOf(ctx)
 	switch {
 	case p.Status == http.StatusInternalServerError:

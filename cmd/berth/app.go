@@ -101,9 +101,29 @@ func prepare(c *cli.Command, above string) {
 	if action == nil {
 		action = group
 	}
-	c.Action = func(ctx *cli.Context) error { return ofCommand(action(ctx), c.HelpName) }
+	c.Action = func(ctx *cli.Context) error {
+		if !c.Hidden && c.Category != helping {
+			warnOfVariables(ctx)
+		}
+		return ofCommand(action(ctx), c.HelpName)
+	}
 	for _, sub := range c.Subcommands {
 		prepare(sub, c.HelpName)
+	}
+}
+
+// warnOfVariables warns of variables that look like settings and are not.
+func warnOfVariables(c *cli.Context) {
+	var known []string // without the prefix, which is the same
+	for _, name := range config.Variables() {
+		known = append(known, strings.TrimPrefix(name, config.VariablePrefix))
+	}
+	for _, name := range config.Unknown(os.Environ()) {
+		hint := "it is ignored"
+		if near := text.Nearest(strings.TrimPrefix(name, config.VariablePrefix), known); near != "" {
+			hint = "did you mean " + config.VariablePrefix + near + "?"
+		}
+		say(c, "warning: the variable %s is not a setting of berth: %s", name, hint)
 	}
 }
 
@@ -120,7 +140,7 @@ func group(c *cli.Context) error {
 	}
 	all := names(of.Subcommands)
 	path := strings.TrimPrefix(of.HelpName+" ", "berth ")
-	if near := nearest(name, all); near != "" {
+	if near := text.Nearest(name, all); near != "" {
 		return ofCommand(usagef("unknown command %q: did you mean %q?", path+name, path+near), of.HelpName)
 	}
 	return ofCommand(usagef("unknown command %q: the commands are %s", path+name, strings.Join(all, ", ")), of.HelpName)
@@ -191,7 +211,7 @@ func (r *request) check(arguments []argument) error {
 		switch {
 		case i < len(r.args) && a.check != nil:
 			if err := a.check(r.args[i]); err != nil {
-				return err
+				return ofLine(err)
 			}
 		case i >= len(r.args) && !a.optional:
 			return usagef("%s is missing", a.name)
@@ -324,7 +344,10 @@ func (r *request) connect(do func() error) error {
 		inspect.NewOperator(inspect.NewSnapshot(runs), audit.OnEtcd(backend, hostName(s))),
 		pool.Registry{Backend: backend, Keys: keys},
 	}
-	return do()
+	return pool.Suggest(do(), func() []string {
+		all, _ := r.Pools(ctx) // without them there is no suggestion
+		return pool.Names(all)
+	})
 }
 
 // options returns the settings as options of the Go API: the address of etcd, the name of

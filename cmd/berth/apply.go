@@ -378,7 +378,7 @@ func readInput(c *cli.Context, most int) (name string, data []byte, err error) {
 	} else {
 		f, err := os.Open(name)
 		if err != nil {
-			return name, nil, problem.New(problem.Invalid, "the file can't be read: %w", err)
+			return name, nil, ofLine(problem.New(problem.Invalid, "the file can't be read: %w", err))
 		}
 		in, closeIn = f, f.Close
 	}

@@ -56,7 +56,7 @@ an etcd that is in use.`,
 				Name:   "etcd",
 				Usage:  "serve etcd for a benchmark, and print its endpoint",
 				Hidden: true,
-				Flags:  []cli.Flag{&cli.PathFlag{Name: "dir", Required: true, Usage: "`DIR` of its data"}},
+				Flags:  []cli.Flag{&cli.PathFlag{Name: "dir", Usage: "`DIR` of its data"}},
 				Action: benchEtcd,
 			},
 		},
@@ -96,7 +96,7 @@ func benchmark[R bench.Result](
 	cfg.Progress = func(line string) { say(c, "%s", line) }
 	rows, err := plan(&cfg)
 	if err != nil {
-		return err
+		return ofLine(err)
 	}
 	var report *bench.Report[R]
 	err = bench.Run(c, program, cfg, func(ctx context.Context, r *bench.Runner) (err error) {
@@ -111,6 +111,9 @@ func benchmark[R bench.Result](
 
 // benchEtcd serves etcd for a benchmark, in a process of its own.
 func benchEtcd(c *cli.Context) error {
+	if c.Path("dir") == "" {
+		return usagef("--dir is missing")
+	}
 	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGTERM)
 	defer stop()
 	srv, err := embed.Start(ctx, embed.Config{

@@ -128,7 +128,7 @@ func dialCluster(s config.Settings, log hclog.Logger) (*cluster.Client, error) {
 // checkPeer returns an error unless the text is the address of a member for the other members.
 func checkPeer(address string) error {
 	if !config.IsPeerURL(address) {
-		return problem.Field("url", "%s is not the address of a member: write http://HOST:PORT or https://HOST:PORT", problem.Quote(address))
+		return ofLine(problem.Field("url", "%s is not the address of a member: write http://HOST:PORT or https://HOST:PORT", problem.Quote(address)))
 	}
 	return nil
 }
@@ -195,7 +195,7 @@ func memberReplace(r *request, c *cluster.Client) error {
 	}
 	host := cmp.Or(r.String("of"), name)
 	if err := pool.ValidateName(host); err != nil {
-		return problem.Field("of", "%s is not the name of a host", problem.Quote(host))
+		return ofLine(problem.Field("of", "%s is not the name of a host", problem.Quote(host)))
 	}
 	done := replaced{Freed: free}
 	var err error
@@ -427,10 +427,18 @@ type issued struct {
 	Authority string `json:"cacert,omitempty"`
 }
 
+// ofCerts is [ofLine] of the flags of certificates. Other problems are of the folder.
+func ofCerts(err error) error {
+	if p := problem.Of(err); p.Field == "lifetime" || p.Field == "hosts" {
+		return ofLine(err)
+	}
+	return err
+}
+
 func certsInit(r *request) error {
 	pair, err := certs.Init(r.String("dir"), r.Duration("lifetime"))
 	if err != nil {
-		return err
+		return ofCerts(err)
 	}
 	return r.print(issued{Pair: pair}, func(out *page) { out.line("created the authority %s with the key %s", pair.CertFile, pair.KeyFile) })
 }
@@ -447,7 +455,7 @@ func certsIssue(r *request) error {
 	}
 	pair, err := a.Issue(req, cmp.Or(r.String("out"), dir), r.Bool("renew"))
 	if err != nil {
-		return err
+		return ofCerts(err)
 	}
 	files := issued{Pair: pair, Authority: filepath.Join(dir, certs.AuthorityCert)}
 	return r.print(files, func(out *page) {
@@ -474,7 +482,7 @@ func certsMake(r *request) error {
 	out := cmp.Or(r.String("out"), dir)
 	made, err := certs.Make(dir, out, certs.DefaultAuthorityLifetime, all)
 	if err != nil {
-		return err
+		return ofCerts(err)
 	}
 	return r.print(struct {
 		Made []string `json:"made"`

@@ -48,6 +48,9 @@ func manCommand() *cli.Command {
 		Usage:     "write the man pages of all commands into a folder",
 		ArgsUsage: "DIR",
 		Action: handle(func(r *request) error {
+			if info, err := os.Stat(r.args[0]); err != nil || !info.IsDir() {
+				return usagef("%q is not a folder", r.args[0])
+			}
 			root := rootOf(r.App)
 			for _, c := range append([]*cli.Command{root}, root.Subcommands...) {
 				if c.Hidden {

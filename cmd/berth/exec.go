@@ -79,7 +79,7 @@ func execAction(c *cli.Context) error {
 	}
 	r, err := execRequest(c, s.ClaimTimeout)
 	if err != nil {
-		return err
+		return ofLine(err)
 	}
 	cmd, err := findCommand(c.Args().Slice())
 	if err != nil {

@@ -111,7 +111,7 @@ func (h *directHolder) claim(ctx context.Context, r pool.Request) (held, error) 
 		instance.WithRun(r.Holder.Run, r.Holder.Step), instance.WithLabels(r.Holder.Labels),
 		instance.WithPID(os.Getpid()))
 	if err != nil {
-		return nil, err
+		return nil, h.client.Suggest(ctx, err, nil)
 	}
 	claim.Supervise(true) // exec runs as long as the command does
 	return &directHeld{claim}, nil

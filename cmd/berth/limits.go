@@ -170,12 +170,15 @@ func limitsSet(r *request) error {
 	for _, text := range r.StringSlice("tag") {
 		t, err := run.ParseTagLimit(text)
 		if err != nil {
-			return usagef("--tag: %s", problem.Of(err).Message)
+			return ofLine(err)
 		}
 		change.Tags = append(change.Tags, t)
 	}
 	if change.MaxConcurrentRuns == nil && len(change.Tags) == 0 {
 		return usagef("no limit is given: use --max-concurrent-runs N or --tag LIMIT")
+	}
+	if err := change.Validate(); err != nil {
+		return ofLine(err)
 	}
 	return r.connect(func() error { return setLimits(r, change) })
 }

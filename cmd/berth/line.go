@@ -48,7 +48,7 @@ func arrange(app *cli.App, line []string) []string {
 			}
 		}
 	}
-	if a.help {
+	if a.help && !(a.named && a.unknown) { // that is an error of the command whose name is not known
 		app.Metadata[metaHelp] = cmp.Or(a.command, rootOf(app))
 	}
 	return a.line(line[0])
@@ -72,6 +72,8 @@ type arranger struct {
 
 	globals, path, flags, rest []string
 	help, version              bool
+	// named is set if help is asked for a command by its name, as in "help pools".
+	named bool
 	// unknown is set if the first of the rest should be a command, and is not;
 	// stray that the word before may be a flag whose value it is.
 	unknown, stray bool
@@ -84,7 +86,7 @@ func (a *arranger) descend(word string) bool {
 		return false
 	}
 	if word == "help" && len(a.subcommands) > 0 {
-		a.help = true
+		a.help, a.named = true, true
 		return true
 	}
 	i := slices.IndexFunc(a.subcommands, func(c *cli.Command) bool { return c.HasName(word) })
@@ -145,7 +147,7 @@ func (a *arranger) line(name string) []string {
 		return append([]string{name}, append(a.globals, "version")...)
 	}
 	out := slices.Concat([]string{name}, a.globals, a.path, a.flags)
-	if a.help {
+	if a.help && !(a.named && a.unknown) {
 		return append(out, "--help")
 	}
 	if len(a.rest) > 0 {

@@ -23,9 +23,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
-	"github.com/xrash/smetrics"
-
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/manifest"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 )
@@ -366,6 +365,17 @@ type statusError struct {
 // Unwrap returns the error.
 func (e *statusError) Unwrap() error { return e.error }
 
+// ofLine returns the error of a command line with the exit code of usage errors, if it says that a flag or an
+// argument is not valid. Mistakes in a file that the line names are not of the line.
+func ofLine(err error) error {
+	var in *manifest.Problems
+	var own *statusError
+	if problem.CodeOf(err) == problem.Invalid && !errors.As(err, &in) && !errors.As(err, &own) {
+		return &statusError{problem.ExitUsage, err}
+	}
+	return err
+}
+
 // refusedPool returns an error with the exit code of a refusal if the request names a pool
 // that does not exist. A command that is about the pool itself fails with 1.
 func refusedPool(err error) error {
@@ -437,24 +447,24 @@ var advised = []string{"berth ", "no secure connection", "set user and password_
 
 // onUsageError words what package flag finds wrong.
 func onUsageError(c *cli.Context, err error, _ bool) error {
-	text := err.Error()
-	flag, unknown := strings.CutPrefix(text, "flag provided but not defined: -")
-	bare, needs := strings.CutPrefix(text, "flag needs an argument: -")
+	said := err.Error()
+	flag, unknown := strings.CutPrefix(said, "flag provided but not defined: -")
+	bare, needs := strings.CutPrefix(said, "flag needs an argument: -")
 	// invalid value "x" for flag -wait: parse error
-	value, invalid, _ := strings.Cut(strings.TrimPrefix(text, "invalid value "), " for flag -")
+	value, invalid, _ := strings.Cut(strings.TrimPrefix(said, "invalid value "), " for flag -")
 	switch {
 	case unknown:
-		text = "unknown flag --" + strings.TrimLeft(flag, "-")
-		if near := nearest(strings.TrimLeft(flag, "-"), flagNames(c)); near != "" {
-			text += ": did you mean --" + near + "?"
+		said = "unknown flag --" + strings.TrimLeft(flag, "-")
+		if near := text.Nearest(strings.TrimLeft(flag, "-"), flagNames(c)); near != "" {
+			said += ": did you mean --" + near + "?"
 		}
 	case needs:
-		text = "--" + strings.TrimLeft(bare, "-") + " needs a value"
+		said = "--" + strings.TrimLeft(bare, "-") + " needs a value"
 	case invalid != "":
 		name, _, _ := strings.Cut(invalid, ":")
-		text = "--" + name + " can't be " + value
+		said = "--" + name + " can't be " + value
 	}
-	return ofCommand(usagef("%s", text), cmp.Or(c.Command.HelpName, "berth"))
+	return ofCommand(usagef("%s", said), cmp.Or(c.Command.HelpName, "berth"))
 }
 
 func flagNames(c *cli.Context) []string {
@@ -465,19 +475,4 @@ func flagNames(c *cli.Context) []string {
 		}
 	}
 	return all
-}
-
-// near is how alike two words must be for one to be meant by the other, from 0
-// to 1: "lst" and "list" are, "foo" and "info" are not.
-const near = 0.8
-
-// nearest returns the word that was probably meant, or nothing.
-func nearest(word string, words []string) string {
-	best, found := near, ""
-	for _, w := range words {
-		if d := smetrics.JaroWinkler(word, w, 0.7, 4); d > best {
-			best, found = d, w
-		}
-	}
-	return found
 }

@@ -206,7 +206,7 @@ func poolChange(c *cli.Context, limit []string) (pool.Change, error) {
 		}
 		change.ReserveAfter = &d
 	}
-	return change, nil
+	return change, ofLine(change.Validate())
 }
 
 func setPool(r *request, name string, change pool.Change) error {

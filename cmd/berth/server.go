@@ -67,7 +67,9 @@ func serveServer(r *request) error {
 		return err
 	}
 	cfg.Options.StateDir = filepath.Join(s.DataDir, stateFolder)
-	cfg.DrainTimeout = drainTimeout(r.Duration(drainFlagName))
+	if cfg.DrainTimeout, err = drainTimeout(r.Duration(drainFlagName)); err != nil {
+		return err
+	}
 	etcd := startMember(s, log)
 	cfg.Await, cfg.Waits, cfg.Explain, cfg.Persist = etcd.await, etcd.waits.Load, etcd.explain, true
 	err = serveHost(r, s, cfg, true, etcd, func(at addresses) string {

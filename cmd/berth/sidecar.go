@@ -56,7 +56,9 @@ func serveSidecar(r *request) error {
 		return err
 	}
 	cfg.Options.StateDir = s.StateDir
-	cfg.DrainTimeout = drainTimeout(c.Duration(drainFlagName))
+	if cfg.DrainTimeout, err = drainTimeout(c.Duration(drainFlagName)); err != nil {
+		return err
+	}
 	return serveHost(r, s, cfg, s.Coordinator, nil, func(at addresses) string { return fmt.Sprintf("berth sidecar of host %s at %s", s.Host, at) })
 }
 
@@ -171,11 +173,14 @@ func serveHost(r *request, s config.Settings, cfg sidecar.Config, candidate bool
 
 // drainTimeout makes a time of the command line, where 0 is none, one of the
 // sidecar, where it is the default.
-func drainTimeout(d time.Duration) time.Duration {
-	if d <= 0 {
-		return -1
+func drainTimeout(d time.Duration) (time.Duration, error) {
+	switch {
+	case d < 0:
+		return 0, usagef("--%s can't be %s: it must be 0s or more", drainFlagName, d)
+	case d == 0:
+		return -1, nil
 	}
-	return d
+	return d, nil
 }
 
 // sidecarConfig makes of the settings what dev and sidecar serve.

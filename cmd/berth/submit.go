@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"path/filepath"
 	"strings"
@@ -96,8 +97,11 @@ func submit(c *cli.Context) error {
 		return err
 	}
 	asked, err := submission(c)
-	if err != nil {
+	switch {
+	case err != nil && c.IsSet("file"):
 		return err
+	case err != nil:
+		return ofLine(err)
 	}
 	r := &request{Context: c, printer: p}
 	return refusedPool(r.connect(func() error { return asked.queue(r) }))
@@ -334,16 +338,25 @@ func flagItems(c *cli.Context) (*step.Items, error) {
 	if name == "-" {
 		list, err := manifest.ReadItems("stdin", io.NopCloser(c.App.Reader))
 		if err != nil {
-			return nil, problem.Field("items", "%w", err)
+			return nil, itemsProblem(err)
 		}
 		return &step.Items{List: list}, nil
 	}
 	// Unlike a file that names another one, this may be a pipe: a shell's <(…).
 	list, err := manifest.OpenItems(name)
 	if err != nil {
-		return nil, problem.Field("items", "%w", err)
+		return nil, itemsProblem(err)
 	}
 	return &step.Items{List: list}, nil
+}
+
+// itemsProblem returns a problem of --items. What is in the file is no error of the command line.
+func itemsProblem(err error) error {
+	p := problem.Field("items", "%w", err)
+	if opened := (*fs.PathError)(nil); errors.As(err, &opened) {
+		return p
+	}
+	return &statusError{problem.ExitRefused, p}
 }
 
 // withoutCommand refuses what has no meaning without a command.

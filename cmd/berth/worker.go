@@ -205,7 +205,7 @@ type workerFlags struct {
 }
 
 func workerOf(c *cli.Context) (a workerFlags, err error) {
-	a.name, a.concurrency, a.drain = c.String("name"), c.Int("concurrency"), max(0, c.Duration("drain-timeout"))
+	a.name, a.concurrency, a.drain = c.String("name"), c.Int("concurrency"), c.Duration("drain-timeout")
 	for _, text := range c.StringSlice("queue") {
 		for _, name := range strings.Split(text, ",") {
 			if pool.ValidateName(name) != nil {
@@ -225,6 +225,8 @@ func workerOf(c *cli.Context) (a workerFlags, err error) {
 		return a, usagef("--name can't be %q: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", a.name)
 	case a.concurrency < 1 || a.concurrency > maxConcurrency:
 		return a, usagef("--concurrency can't be %d: allowed are 1 to %d", a.concurrency, maxConcurrency)
+	case a.drain < 0:
+		return a, usagef("--drain-timeout can't be %s: it must be 0s or more", a.drain)
 	case !sized:
 		return a, usagef("--keep-output can't be %q: it must be 0, or a size such as 500MiB or 1GiB", c.String("keep-output"))
 	case grace < 0 || grace > most:
@@ -305,6 +307,9 @@ func workerControl(r *request, verb string) error {
 	id, err := step.ParseWorkerID(r.args[0])
 	if err != nil {
 		return usagef("%s", problem.New(problem.Invalid, "%w", err))
+	}
+	if err := inspect.CheckWorkerReason(r.String("reason")); err != nil {
+		return ofLine(err)
 	}
 	return r.connect(func() error {
 		w, changed, err := r.SetWorkerMode(r.ctx(), verb+"-worker", id, r.String("reason"))

@@ -224,9 +224,9 @@ func ParseTagLimit(text string) (TagLimit, error) {
 	if at < 0 {
 		return TagLimit{}, problem.Field("tag", how, problem.Clip(text))
 	}
-	n, err := pool.ParseLimit(text[at+1:])
-	if err != nil {
-		return TagLimit{}, problem.Field("tag", how+"; N %s", problem.Clip(text), problem.Of(err).Message)
+	n, err := strconv.Atoi(text[at+1:])
+	if err != nil || text[at+1] == '+' { // that looks like an increase
+		return TagLimit{}, problem.Field("tag", how+"; N is the new limit, without the sign +", problem.Clip(text))
 	}
 	key, value, hasValue := strings.Cut(text[:at], "=")
 	t := TagLimit{Key: key, Value: value, Limit: n}

@@ -153,6 +153,14 @@ func (o Operator) onRun(ctx context.Context, verb, id, detail string, do func(co
 // maxWorkerReason bounds the reason that is kept with a worker, in bytes.
 const maxWorkerReason = 1024
 
+// CheckWorkerReason returns the problem of a reason that can't be kept with a worker.
+func CheckWorkerReason(reason string) error {
+	if reason != "" && (len(reason) > maxWorkerReason || !pool.IsLine(reason)) {
+		return problem.Field("reason", "it must be one line of at most %d bytes, without characters that change its direction", maxWorkerReason)
+	}
+	return nil
+}
+
 // SetWorkerMode drains, stops or resumes a worker: verb is a key of [WorkerModes]. It
 // returns the worker, and whether its mode changed. An unknown worker is a NotFound
 // problem.
@@ -160,8 +168,8 @@ func (o Operator) SetWorkerMode(ctx context.Context, verb string, id step.Worker
 	if err := o.mayOperate(); err != nil {
 		return w, false, err
 	}
-	if reason != "" && (len(reason) > maxWorkerReason || !pool.IsLine(reason)) {
-		return w, false, problem.Field("reason", "it must be one line of at most %d bytes, without characters that change its direction", maxWorkerReason)
+	if err := CheckWorkerReason(reason); err != nil {
+		return w, false, err
 	}
 	if known := o.worker(ctx, &w, id); known != nil {
 		var kept bool

@@ -2,6 +2,7 @@ package instance
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/berthhq/berth/internal/access"
@@ -161,4 +162,13 @@ func (c *Client) LeaseEnds(ctx context.Context, ids []store.LeaseID) (map[store.
 // Hosts returns all live instances, ordered by host and name.
 func (c *Client) Hosts(ctx context.Context) ([]lease.PresenceRecord, error) {
 	return lease.Instances(ctx, c.backend, c.keys)
+}
+
+// Suggest returns an error with the name of the pool that was probably meant, if it says that there is no pool of
+// some name. The function may reports whether the caller may know the name of a pool; nil is any.
+func (c *Client) Suggest(ctx context.Context, err error, may func(name string) bool) error {
+	return pool.Suggest(err, func() []string {
+		all, _ := c.Pools(ctx) // without them there is no suggestion
+		return slices.DeleteFunc(pool.Names(all), func(name string) bool { return may != nil && !may(name) })
+	})
 }

@@ -2,7 +2,9 @@
 
 import argparse
 import ctypes
+import difflib
 import os
+import re
 import select
 import signal
 import stat
@@ -53,6 +55,33 @@ class _Signaled(BaseException):
         self.number = number
 
 
+#: The variables that give settings to berth; this client reads some of them.
+VARIABLES = (
+    "BERTH_CACERT", "BERTH_CERT", "BERTH_CLAIM_POLL_INTERVAL", "BERTH_CLAIM_POLL_JITTER", "BERTH_CLAIM_TIMEOUT", "BERTH_CLIENT_CA",
+    "BERTH_CLUSTER", "BERTH_COMMANDS_FROM", "BERTH_COMPACT_INTERVAL", "BERTH_COORDINATOR", "BERTH_DATA_DIR", "BERTH_ENDPOINTS",
+    "BERTH_ETCD_LISTEN", "BERTH_HOST", "BERTH_INSECURE", "BERTH_KEY", "BERTH_LISTEN", "BERTH_LOG_FORMAT", "BERTH_LOG_LEVEL",
+    "BERTH_MAX_NOT_BEFORE", "BERTH_MAX_RUN_EVENTS", "BERTH_MAX_STORED_RUN_DATA", "BERTH_MAX_UNFINISHED_RUNS", "BERTH_NAME", "BERTH_PASSWORD",
+    "BERTH_PASSWORD_FILE", "BERTH_PREFIX", "BERTH_ROLES", "BERTH_RUN_RETENTION", "BERTH_SIDECAR", "BERTH_SIDECAR_CACERT", "BERTH_SIDECAR_CERT",
+    "BERTH_SIDECAR_KEY", "BERTH_SOCKET", "BERTH_SOCKET_GROUP", "BERTH_SOCKET_MODE", "BERTH_START_TIMEOUT", "BERTH_STATE_DIR",
+    "BERTH_TICK_INTERVAL", "BERTH_TLS_CERT", "BERTH_TLS_KEY", "BERTH_TOKEN", "BERTH_TOKENS_FILE", "BERTH_TOKEN_FILE", "BERTH_USER",
+)  # fmt: skip
+
+#: What a command, a step or a unit of systemd gets besides.
+_OTHERS_OF_BERTH = ("CONFIG", "CLAIM_ID", "FENCE", "POOLS", "RUN_ID", "STEP", "INDEX", "ATTEMPT", "INPUT", "SOURCE", "OPTIONS", "BIN")
+#: What Kubernetes sets for a service whose name begins with berth.
+_OF_SERVICE = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$")
+
+
+def _warn_of_variables() -> None:
+    """Warn of variables that look like settings and are not."""
+    known = {*VARIABLES, *("BERTH_" + name for name in _OTHERS_OF_BERTH)}
+    for name in sorted(os.environ):
+        if not name.startswith("BERTH_") or name in known or not os.environ[name] or name.startswith("BERTH_TEST_") or _OF_SERVICE.search(name):
+            continue
+        near = difflib.get_close_matches(name, VARIABLES, 1, 0.8)
+        say(f"warning: the variable {name} is not a setting of berth: " + (f"did you mean {near[0]}?" if near else "it is ignored"))
+
+
 class _Exit(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -63,6 +92,7 @@ def main(argv: Sequence[str]) -> int:
     """Run a command line, and return the exit code."""
     try:
         request, command, verbose = _parse(argv)
+        _warn_of_variables()
         try:
             request["client"] = Client()
         except BerthError as err:
@@ -121,7 +151,7 @@ def _parse(argv: Sequence[str]) -> Tuple[Dict[str, Any], List[str], bool]:
     except BerthError:
         raise _Exit(USAGE, f"--wait can't be {wait!r}: it is a duration such as 30s, 10m or 1h30m, or 0") from None
     request: Dict[str, Any] = dict(
-        pools=_pairs("pool", a.pool, "1", int),
+        pools=_pairs("pool", a.pool, "1", _slots),
         wait=wait,
         priority=a.priority,
         id=a.id,
@@ -149,6 +179,13 @@ def _pairs(flag: str, texts: Sequence[str], usual: Optional[str], read: Callable
     return found
 
 
+def _slots(text: str) -> int:
+    """Read a number of slots. One with the sign + looks like an increase."""
+    if not re.fullmatch("-?[0-9]+", text):
+        raise ValueError(text)
+    return int(text)
+
+
 def _run(claim: Claim, argv: List[str], path: str, verbose: bool) -> int:
     client = claim.client
     with _Signals() as signals:
@@ -162,6 +199,10 @@ def _run(claim: Claim, argv: List[str], path: str, verbose: bool) -> int:
         try:
             try:
                 claim.acquire()
+            except BerthError as err:
+                if err.code == "invalid":  # an option is out of range
+                    raise _Exit(USAGE, str(err)) from err
+                raise
             finally:
                 over.set()
             signals.raising = False

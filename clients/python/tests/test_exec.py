@@ -161,7 +161,7 @@ class ExecTest(Case):
             "no such pool": (77, ["--pool", "nope", "--", "true"]),
             "more than the limit": (77, ["--pool", f"{pool}=2", "--", "true"]),
             "a short lease": (77, ["--pool", short, "--", "true"]),
-            "a bad priority": (77, ["--pool", pool, "--priority", "2000", "--", "true"]),
+            "a bad priority": (2, ["--pool", pool, "--priority", "2000", "--", "true"]),
             "no such command": (127, ["--pool", pool, "--", "no-such-command"]),
             "no such interpreter": (127, ["--pool", pool, "--", script]),
             "not executable": (126, ["--pool", pool, "--", "/etc/passwd"]),
@@ -169,6 +169,8 @@ class ExecTest(Case):
             "no pool": (2, ["--", "true"]),
             "a bad wait": (2, ["--pool", pool, "--wait", "soon", "--", "true"]),
             "a bad pool": (2, ["--pool", f"{pool}=many", "--", "true"]),
+            "an increase": (2, ["--pool", f"{pool}=+1", "--", "true"]),
+            "no slots": (2, ["--pool", f"{pool}=0", "--", "true"]),
             "twice": (2, ["--pool", pool, "--pool", pool, "--", "true"]),
             "an unknown flag": (2, ["--nope", "--", "true"]),
         }
@@ -189,6 +191,14 @@ class ExecTest(Case):
             _, err = self.ends(command("--pool", pool, "--", "true"), 77)
         self.assertIn("there is no pool", err)
         self.assertNotIn("leases", err)
+
+    def test_variables_that_mean_nothing(self) -> None:
+        _, err = self.ends(command("--pool", self.pool(), "--", "true", BERTH_SIDECARS="x", BERTH_ENDPOINTS="x", BERTH_PORT="tcp://x"), 0)
+        self.assertEqual(err, "berth: warning: the variable BERTH_SIDECARS is not a setting of berth: did you mean BERTH_SIDECAR?\n")
+
+    def test_the_variables_are_those_of_the_reference(self) -> None:
+        with open(ROOT / "docs" / "reference" / "settings.md", encoding="utf-8") as file:
+            self.assertEqual(set(berth_exec.VARIABLES), set(re.findall(r"\| `(BERTH_[A-Z_]+)` \|", file.read())))
 
     def test_other_exit_codes(self) -> None:
         pool = self.pool()
