@@ -220,10 +220,13 @@ func (a *apiServer) ready() (*session, error) {
 	return nil, a.missing.Load()
 }
 
+// suggester is [instance.Client.Suggest].
+type suggester func(ctx context.Context, err error, may func(name string) bool) error
+
 // suggest adds the name of the pool that was probably meant to an error about one that does not exist, if the
 // caller may know that name.
-func (s *session) suggest(ctx context.Context, reads *server.Turns, op string, err error) error {
-	if s == nil || problem.CodeOf(err) != problem.PoolNotFound {
+func suggest(ctx context.Context, by suggester, reads *server.Turns, op string, err error) error {
+	if problem.CodeOf(err) != problem.PoolNotFound {
 		return err
 	}
 	if !large[op] { // it has no turn yet
@@ -234,14 +237,17 @@ func (s *session) suggest(ctx context.Context, reads *server.Turns, op string, e
 		defer leave()
 	}
 	id := access.Of(ctx)
-	return s.client.Suggest(ctx, err, func(name string) bool {
+	return by(ctx, err, func(name string) bool {
 		return id.Allow(access.View, access.Everything) == nil || id.Allow(access.Claim, name) == nil
 	})
 }
 
 // fail returns an error as a problem, and logs faults, and that etcd does not answer, at a bounded rate.
 func (a *apiServer) fail(ctx context.Context, op string, err error) *api.Problem {
-	p := api.ProblemOf(a.session.Load().suggest(ctx, a.reads, op, err))
+	if s := a.session.Load(); s != nil {
+		err = suggest(ctx, s.client.Suggest, a.reads, op, err)
+	}
+	p := api.ProblemOf(err)
 	p.RequestID = server.RequestIDOf(ctx)
 	switch {
 	case p.Status == http.StatusInternalServerError:

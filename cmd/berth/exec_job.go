@@ -52,7 +52,8 @@ func (j *job) run(cmd command, env []string) (jobResult, error) {
 	if j.child, err = startChild(cmd, env, j.term); err != nil {
 		return jobResult{}, err
 	}
-	defer j.bind()()
+	unbound, end := j.bind()
+	defer end()
 
 	tick := time.NewTicker(proc.CheckEvery)
 	defer tick.Stop()
@@ -69,6 +70,10 @@ func (j *job) run(cmd command, env []string) (jobResult, error) {
 		case <-ended:
 			ended = nil
 			j.check()
+		case err := <-unbound:
+			if !j.child.Ended() { // otherwise there was nothing to bind the claim to
+				j.say("the claim could not be bound to the command: %v", err)
+			}
 		case <-tick.C:
 			j.check()
 		}
@@ -76,17 +81,18 @@ func (j *job) run(cmd command, env []string) (jobResult, error) {
 }
 
 // bind binds the claim to the child, in the background: the claim is valid either way.
-// The function that it returns ends that.
-func (j *job) bind() (end func()) {
+// Its error is sent to the channel that it returns; the function ends it.
+func (j *job) bind() (failed <-chan error, end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	pid, done := j.child.PID, make(chan struct{})
+	errs := make(chan error, 1)
 	go func() {
 		defer close(done)
 		if err := j.held.bind(ctx, pid); err != nil && ctx.Err() == nil {
-			j.say("the claim could not be bound to the command: %v", err)
+			errs <- err
 		}
 	}()
-	return func() { cancel(); <-done }
+	return errs, func() { cancel(); <-done }
 }
 
 // check acts on what the guard says.

@@ -6,10 +6,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -230,6 +232,8 @@ func sidecarProblem(err error, addr string) error {
 		return &statusError{problem.ExitRefused, problem.New(problem.Unavailable, "%w; use a name of the certificate in --sidecar", err)}
 	case errors.As(err, &verify):
 		return &statusError{problem.ExitRefused, problem.New(problem.Unavailable, "%w", err)}
+	case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist):
+		return problem.New(problem.Unavailable, "%w; no process listens there: is it running, and with this address in --listen or --socket? A coordinator, a worker and a source listen only with --listen", err)
 	case problem.CodeOf(err) != problem.Internal:
 		return err
 	}

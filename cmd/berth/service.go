@@ -33,6 +33,12 @@ func newService(r *request, groups ...config.Group) (*service, error) {
 	groups = append(groups, config.Common, config.Etcd, config.Instance)
 	if r.IsSet(listenFlag) {
 		groups = append(groups, config.Serve)
+	} else {
+		for _, f := range healthFlags() {
+			if name := f.Names()[0]; r.IsSet(name) {
+				return nil, usagef("--%s has no effect without --listen: give the address of health and metrics, such as --listen 127.0.0.1:7421", name)
+			}
+		}
 	}
 	s, err := config.Load(config.FromCLI(r.Context), groups...)
 	if err != nil {

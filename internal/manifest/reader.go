@@ -71,6 +71,23 @@ func placeOf(wrong *strict.SyntaxError) string {
 	return fmt.Sprintf("%d:%d: ", wrong.Line, wrong.Column)
 }
 
+// instead returns how to write a mapping in place of a node, which is none.
+func instead(n *yaml.Node, what string, allowed []string) string {
+	name := what[strings.LastIndexByte(what, '.')+1:]
+	switch {
+	case len(allowed) == 0:
+		return ": write \"NAME: VALUE\", with a space behind the colon"
+	case n.Kind != yaml.ScalarNode || !slices.Contains(allowed, "limit") || name == what:
+		return fmt.Sprintf(": write \"%s: VALUE\", with a space behind the colon", allowed[0])
+	}
+	limit := "3"
+	if _, err := strconv.Atoi(n.Value); err == nil {
+		limit = n.Value
+	}
+	name, _, _ = strings.Cut(name, ":") // a space may be missing
+	return fmt.Sprintf(": write \"%s: {limit: %s}\"", name, limit)
+}
+
 // mapping calls do for each entry of a mapping whose key is allowed, and given
 // once. Without a list all keys are.
 func (d *reader) mapping(n *yaml.Node, what string, allowed []string, do func(path string, key, value *yaml.Node)) {
@@ -82,7 +99,7 @@ func (d *reader) mapping(n *yaml.Node, what string, allowed []string, do func(pa
 		if strict.IsNull(n) && allowed == nil {
 			return // "pools:" with nothing below it: no pools
 		}
-		d.wrong(n, "%s must be a mapping", what)
+		d.wrong(n, "%s must be a mapping%s", what, instead(n, what, allowed))
 		return
 	}
 	lines := map[string]int{}

@@ -92,7 +92,7 @@ func Document(data []byte) (*yaml.Node, error) {
 	case errors.Is(err, io.EOF):
 		return nil, nil
 	case err != nil:
-		return nil, syntaxError(err)
+		return nil, syntaxError(data, err)
 	}
 	if err := in.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, &SyntaxError{Line: 1, Reason: "the file must be one YAML document"}
@@ -114,13 +114,27 @@ func tooDeep(n *yaml.Node, depth int) bool {
 	return slices.ContainsFunc(n.Content, func(child *yaml.Node) bool { return tooDeep(child, depth+1) })
 }
 
-// syntaxError reads the message of the YAML reader: "yaml: line 3: did not find …".
-func syntaxError(err error) *SyntaxError {
+// syntaxError reads the message of the YAML reader: "yaml: line 3: did not find …". The column is that of the first
+// text in the line, which the reader does not tell.
+func syntaxError(data []byte, err error) *SyntaxError {
 	e := &SyntaxError{Line: 1, Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
 	if rest, ok := strings.CutPrefix(e.Reason, "line "); ok {
 		number, reason, _ := strings.Cut(rest, ": ")
 		if n, err := strconv.Atoi(number); err == nil {
 			e.Line, e.Reason = n, reason
+		}
+	}
+	lines := bytes.Split(data, []byte("\n"))
+	if e.Line > len(lines) {
+		return e
+	}
+	line := lines[e.Line-1]
+	e.Column = 1 + len(line) - len(bytes.TrimLeft(line, " \t"))
+	// The reader names the line of the tab, or the one before it.
+	for n := e.Line; n <= min(e.Line+1, len(lines)); n++ {
+		indent := lines[n-1][:len(lines[n-1])-len(bytes.TrimLeft(lines[n-1], " \t"))]
+		if at := bytes.IndexByte(indent, '\t'); at >= 0 && strings.Contains(e.Reason, "tab") || at >= 0 && strings.Contains(e.Reason, "cannot start any token") {
+			return &SyntaxError{Line: n, Column: at + 1, Reason: "tabs are not allowed: indent with spaces"}
 		}
 	}
 	return e
