@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -35,7 +36,7 @@ const (
 func LookPath(name string, env []string) (string, error) {
 	path, err := search(name, env)
 	if err == nil {
-		err = checkInterpreter(path, maxNested)
+		err = checkInterpreter(path, env, maxNested)
 	}
 	if err != nil {
 		return "", startError(err)
@@ -84,8 +85,8 @@ func executable(file string) error {
 
 // checkInterpreter returns an error if the interpreter that an executable file names does not
 // exist, or cannot be executed. Nothing is known of a file that cannot be read.
-func checkInterpreter(file string, nested int) error {
-	name := interpreterOf(headOf(file))
+func checkInterpreter(file string, env []string, nested int) error {
+	name, argument := interpreterOf(headOf(file))
 	if name == "" {
 		name, _ = loaderOf(file)
 	}
@@ -97,8 +98,12 @@ func checkInterpreter(file string, nested int) error {
 		from = "./" + name // the kernel does not search in PATH
 	}
 	err := executable(from)
+	if err == nil && filepath.Base(name) == "env" && isName(argument) {
+		name = argument
+		from, err = search(argument, env)
+	}
 	if err == nil {
-		return checkInterpreter(from, nested-1)
+		return checkInterpreter(from, env, nested-1)
 	}
 	var find *exec.Error
 	if errors.As(err, &find) {
@@ -114,6 +119,11 @@ func checkInterpreter(file string, nested int) error {
 	return &fs.PathError{Op: "run", Path: file, Err: fmt.Errorf("its interpreter %q: %w", name, err)}
 }
 
+// isName reports whether the argument of env is the name of a program: no option or variable.
+func isName(argument string) bool {
+	return argument != "" && argument[0] != '-' && !strings.Contains(argument, "=")
+}
+
 // headOf returns the beginning of a file.
 func headOf(file string) []byte {
 	f, err := os.Open(file)
@@ -126,23 +136,24 @@ func headOf(file string) []byte {
 	return head[:n]
 }
 
-// interpreterOf returns the interpreter that the first line of a script names, and nothing
-// if the kernel finds none in it.
-func interpreterOf(head []byte) string {
+// interpreterOf returns the interpreter that the first line of a script names, and its
+// argument: all that follows. They are empty if the kernel finds none in it.
+func interpreterOf(head []byte) (name, argument string) {
 	line, ok := bytes.CutPrefix(head, []byte("#!"))
 	if !ok {
-		return ""
+		return "", ""
 	}
 	line, _, whole := bytes.Cut(line, []byte("\n"))
+	line, _, ended := bytes.Cut(line, []byte("\x00"))
 	line = bytes.TrimLeft(line, " \t")
-	end := bytes.IndexAny(line, " \t\x00")
-	if end < 0 && !whole && len(head) == headSize {
-		return "" // it goes on
+	end := bytes.IndexAny(line, " \t")
+	switch {
+	case end >= 0:
+		return string(line[:end]), string(bytes.Trim(line[end:], " \t"))
+	case !whole && !ended && len(head) == headSize:
+		return "", "" // it goes on
 	}
-	if end < 0 {
-		end = len(line)
-	}
-	return string(line[:end])
+	return string(line), ""
 }
 
 // loaderOf returns the loader that a program names, if it is of the kind of this program: one

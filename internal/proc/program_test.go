@@ -30,6 +30,11 @@ func programs(t *testing.T) (dir string) {
 		"dir-interpreter": "#!" + dir + "\n",
 		"not-interpreter": "#!" + dir + "/text\n",
 		"bare":            "#!\nexit 7\n",
+		"by-env":          "#!/usr/bin/env sh\nexit 5\n",
+		"by-env-options":  "#!/usr/bin/env -S sh -e\nexit 5\n",
+		"env-none":        "#!/usr/bin/env no-such-shell\n",
+		"env-windows":     "#!/usr/bin/env sh\r\nexit 5\r\n",
+		"env-argument":    "#!/usr/bin/env sh -e\nexit 5\n",
 		"long":            "#!/" + strings.Repeat("x", 300) + "\nexit 7\n",
 		"binary":          "\x7fPROGRAM\x00 of another machine\n",
 		"-e":              "exit 8\n",
@@ -80,6 +85,9 @@ func TestAProgramThatCannotBeRunIsFoundOutBeforeItsStart(t *testing.T) {
 		"no-interpreter":  {127, `its interpreter "/no/such/shell": no such file`},
 		"windows":         {127, `its interpreter "/bin/sh\r": no such file or directory: its lines end as on Windows`},
 		"no-more":         {127, `its interpreter "/no/such/shell": no such file`},
+		"env-none":        {127, `its interpreter "no-such-shell": executable file not found`},
+		"env-windows":     {127, `its interpreter "sh\r": executable file not found in $PATH: its lines end as on Windows`},
+		"env-argument":    {127, `its interpreter "sh -e"`},
 		"dir-interpreter": {126, "its interpreter"},
 		"not-interpreter": {126, "its interpreter"},
 	} {
@@ -93,7 +101,9 @@ func TestAProgramThatCannotBeRunIsFoundOutBeforeItsStart(t *testing.T) {
 
 func TestAScriptWithoutAnInterpreterIsRunByTheShell(t *testing.T) {
 	dir := programs(t)
-	for name, want := range map[string]int{"a-script": 5, "nested": 5, "spaces": 5, "plain": 8, "empty": 0, "bare": 7, "long": 7, "binary": 126} {
+	for name, want := range map[string]int{
+		"a-script": 5, "nested": 5, "spaces": 5, "plain": 8, "empty": 0, "bare": 7, "long": 7, "binary": 126, "by-env": 5, "by-env-options": 5,
+	} {
 		path, err := LookPath(filepath.Join(dir, name), nil)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -175,8 +185,8 @@ func FuzzInterpreters(f *testing.F) {
 	}
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, text []byte) {
-		name := interpreterOf(text[:min(len(text), headSize)])
-		if strings.ContainsAny(name, " \t\n\x00") || name != "" && !strings.HasPrefix(string(text), "#!") {
+		name, argument := interpreterOf(text[:min(len(text), headSize)])
+		if strings.ContainsAny(name, " \t") || strings.ContainsAny(name+argument, "\n\x00") || name != "" && !strings.HasPrefix(string(text), "#!") {
 			t.Errorf("%q names the interpreter %q", text, name)
 		}
 		path := filepath.Join(dir, "program")

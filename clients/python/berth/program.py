@@ -6,7 +6,7 @@ import stat
 import struct
 import subprocess
 import sys
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 # What runs files that have no format of the system: scripts without "#!".
 _SHELL = "/bin/sh"
@@ -88,13 +88,25 @@ def _inexecutable(path: str) -> Optional[OSError]:
 
 def _check(path: str, nested: int) -> None:
     """Raise an error if the interpreter that a file names cannot be run. Nothing is known of a file that cannot be read."""
-    name = _interpreter(_head(path)) or _loader(path)
+    name, argument = _interpreter(_head(path))
+    name = name or _loader(path)
     if not name or nested == 0:
         return
-    err = _inexecutable(name)
+    found, err = name, _inexecutable(name)
+    if err is None and os.path.basename(name) == "env" and argument and argument[0] != "-" and "=" not in argument:
+        name = argument
+        try:
+            found = _search(name)
+        except CannotRun as failed:
+            raise CannotRun(f"{path}: {_naming(name)}{failed}", failed.missing) from None
     if err is not None:
-        raise _cannot_run(path, err, f"its lines end as on Windows, and its interpreter {name!r}: " if name.endswith("\r") else f"its interpreter {name!r}: ")
-    _check(name, nested - 1)
+        raise _cannot_run(path, err, _naming(name))
+    _check(found, nested - 1)
+
+
+def _naming(interpreter: str) -> str:
+    why = f"its interpreter {interpreter!r}: "
+    return "its lines end as on Windows, and " + why if interpreter.endswith("\r") else why
 
 
 def _head(path: str) -> bytes:
@@ -105,16 +117,20 @@ def _head(path: str) -> bytes:
         return b""
 
 
-def _interpreter(head: bytes) -> str:
-    """Return the interpreter that the first line of a script names; nothing if the kernel finds none in it."""
+def _interpreter(head: bytes) -> Tuple[str, str]:
+    """Return the interpreter that the first line of a script names, and its argument: all that follows.
+
+    They are empty if the kernel finds none in it.
+    """
     if not head.startswith(b"#!"):
-        return ""
+        return "", ""
     line, newline, _ = head[2:].partition(b"\n")
-    line = line.lstrip(b" \t")
-    end = min((at for at in map(line.find, (b" ", b"\t", b"\0")) if at >= 0), default=-1)
-    if end < 0 and not newline and len(head) == _HEAD:
-        return ""  # it goes on
-    return os.fsdecode(line if end < 0 else line[:end])
+    line, end, _ = line.partition(b"\0")
+    words = line.lstrip(b" \t").replace(b"\t", b" ").split(b" ", 1)
+    if len(words) == 1:
+        goes_on = not newline and not end and len(head) == _HEAD
+        return "" if goes_on else os.fsdecode(words[0]), ""
+    return os.fsdecode(words[0]), os.fsdecode(words[1].strip(b" "))
 
 
 def _loader(path: str) -> str:
