@@ -81,12 +81,12 @@ class Work(Held["Work"]):
             if kind is None:
                 raise lost
         elif err is not None:
-            self._finish("failed", f"{type(err).__name__}: {err}"[:_MAX_ERROR])
+            self._finish("failed", _sendable(f"{type(err).__name__}: {err}"[:_MAX_ERROR]))
         else:
             self._finish("succeeded", None)
 
     def _finish(self, status: str, error: Optional[str]) -> None:
-        body = without_none(fence=self.fence, status=status, error=error, exit_code=self.exit_code, output=self.output)
+        body = without_none(fence=self.fence, status=status, error=error, exit_code=self.exit_code, output=_sendable(self.output))
         self.client.call("POST", self._path("finish"), body)
 
     def _path(self, verb: str) -> str:
@@ -99,6 +99,11 @@ class Work(Held["Work"]):
         answer = self.client.once("POST", self._path("renew"), {"fence": self.fence}, timeout=timeout, interrupt=self._interrupt)
         renewed: Mapping[str, Any] = answer.json()
         return renewed
+
+
+def _sendable(text: str) -> str:
+    """Return a text in which half surrogates, as in names of files that are not UTF-8, are spelled out: the sidecar refuses them."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def execute(

@@ -96,8 +96,8 @@ class ClientTest(Case):
             one.check()
             seen[str(one.input)] = one.fence
             if one.input == "bad":
-                raise ValueError("not today")
-            return f"{one.step} {one.input}\n"
+                raise ValueError("not today: \udcff")  # as in the name of a file that is not UTF-8
+            return f"{one.step} {one.input}\udcff\n"
 
         stop = threading.Event()
         with self.assertLogs("berth", "WARNING"):
@@ -106,9 +106,9 @@ class ClientTest(Case):
                 done += berth.execute(work, queue=pool, wait="2s", stop=stop, client=client)
         self.assertEqual(sorted(seen), ["bad", "mon", "tue", "{'of': 1}"])
         self.assertEqual(client.runs.wait(run["id"], "1m")["status"], "failed")
-        self.assertEqual(client.runs.logs(run["id"])["extract[0]"], "extract mon\n")
+        self.assertEqual(client.runs.logs(run["id"])["extract[0]"], "extract mon\\udcff\n")
         failed = client.steps.instances(run["id"], "extract", ["failed"])
-        self.assertEqual([(i["index"], i["error"]) for i in failed], [(2, "ValueError: not today")])
+        self.assertEqual([(i["index"], i["error"]) for i in failed], [(2, "ValueError: not today: \\udcff")])
         self.assertEqual({s["name"]: s["counts"]["succeeded"] for s in client.steps.list(run["id"])}, {"extract": 2, "report": 1})
         stop.set()
         self.assertEqual(berth.execute(work, queue=pool, stop=stop), 0)
