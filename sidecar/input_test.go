@@ -26,7 +26,7 @@ func TestBadInputIsRefusedByField(t *testing.T) {
 	for i := range labels {
 		labels[i] = fmt.Sprintf(`"l%d":"x"`, i)
 	}
-	long := strings.Repeat("x", 200)
+	long := strings.Repeat("x", 600)
 	claim := func(body string) request { return request{method: "POST", path: "/v1/claims", body: body} }
 	renew := func(body string) request { return request{method: "POST", path: "/v1/claims/mine/renew", body: body} }
 	patch := func(body string) request { return request{method: "PATCH", path: "/v1/pools/db", body: body} }
@@ -64,6 +64,8 @@ func TestBadInputIsRefusedByField(t *testing.T) {
 		"a field in another dress":    {claim(`{"pools":{"db":1},"pid\u017f":1}`), problem.Invalid, "pidſ"},
 		"a priority out of range":     {claim(`{"pools":{"db":1},"priority":1001}`), problem.Invalid, "priority"},
 		"a long run id":               {claim(`{"pools":{"db":1},"run_id":"` + long + `"}`), problem.Invalid, "run_id"},
+		"a long label":                {claim(`{"pools":{"db":1},"labels":{"ci":"` + long + `"}}`), problem.Invalid, "labels.ci"},
+		"a label with a long name":    {claim(`{"pools":{"db":1},"labels":{"` + long + `":"ci"}}`), problem.Invalid, "labels"},
 		"a long step key":             {claim(`{"pools":{"db":1},"step_key":"` + long + `"}`), problem.Invalid, "step_key"},
 		"an escape in a run id":       {claim(`{"pools":{"db":1},"run_id":"a\u001b[2Jb"}`), problem.Invalid, "run_id"},
 		"a step key of two lines":     {claim(`{"pools":{"db":1},"step_key":"a\nb"}`), problem.Invalid, "step_key"},

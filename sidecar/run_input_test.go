@@ -80,7 +80,7 @@ func TestBadInputAboutRunsIsRefusedByField(t *testing.T) {
 		}
 		return `{"tags":{` + strings.Join(all, ",") + `}}`
 	}
-	long := strings.Repeat("x", 200)
+	long := strings.Repeat("x", 600)
 	post := func(path, body string) request { return request{method: "POST", path: "/v1/runs" + path, body: body} }
 	get := func(path string) request { return request{method: "GET", path: path} }
 	put := func(body string) request { return request{method: "PUT", path: "/v1/limits", body: body} }
@@ -92,6 +92,7 @@ func TestBadInputAboutRunsIsRefusedByField(t *testing.T) {
 		"an unknown field":             {post("", `{"retry":1}`), problem.Invalid, "retry"},
 		"an id with a slash":           {post("", `{"id":"a/b"}`), problem.Invalid, "id"},
 		"a long id":                    {post("", `{"id":"`+long+`"}`), problem.Invalid, "id"},
+		"a long label":                 {post("", `{"labels":{"ci":"`+long+`"}}`), problem.Invalid, "labels.ci"},
 		"a long name":                  {post("", `{"name":"`+long+`"}`), problem.Invalid, "name"},
 		"a name of two lines":          {post("", `{"name":"a\nb"}`), problem.Invalid, "name"},
 		"a name that is a number":      {post("", `{"name":1}`), problem.Invalid, "name"},
