@@ -20,6 +20,7 @@ func TestPagesForClientsDoWhatTheySayOnASidecar(t *testing.T) {
 	if testing.Short() || os.Getuid() != 0 {
 		t.Skip("it runs other processes, as another user")
 	}
+	t.Parallel()
 	built := build(t)
 	if err := os.Chmod(built, 0o755); err != nil {
 		t.Fatal(err)

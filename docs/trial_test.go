@@ -14,6 +14,7 @@ func TestPagesCanBeFollowedOneAfterTheOther(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the pages run other processes: there is nothing to see for the race detector")
 	}
+	t.Parallel()
 	r := newReader(t, build(t))
 	all := pages(t)
 	slices.SortStableFunc(all, func(a, b page) int { return order(a) - order(b) })
