@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,6 +98,15 @@ type finder struct {
 	mu sync.Mutex
 	// found connects to that etcd again. It is nil until there was a connection.
 	found func(context.Context) (net.Conn, error)
+	// name is the address of that etcd.
+	name string
+}
+
+// at returns the address of the etcd that was found, or where it is looked for.
+func (f *finder) at() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return cmp.Or(f.name, f.address)
 }
 
 // dial connects to an address. In place of that of the finder, it connects to the first of the sockets at
@@ -116,7 +126,7 @@ func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 		conn, err := s.dial(ctx)
 		switch {
 		case err == nil:
-			f.found = s.dial
+			f.found, f.name = s.dial, unixScheme+s.path
 			return conn, nil
 		case errors.Is(err, syscall.ECONNREFUSED):
 			return nil, fmt.Errorf("no process serves %s: its server has ended, start it again, or give endpoints: %w", s.path, err)
@@ -129,7 +139,7 @@ func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, others)
 	}
-	f.found = at
+	f.found, f.name = at, address
 	return conn, nil
 }
 

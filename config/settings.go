@@ -108,6 +108,14 @@ func (s Settings) Dial() func(ctx context.Context, address string) (net.Conn, er
 	return nil
 }
 
+// EtcdAt returns where etcd is, for people.
+func (s Settings) EtcdAt() string {
+	if s.finder != nil {
+		return s.finder.at()
+	}
+	return strings.Join(s.Endpoints, ",")
+}
+
 // String lists the settings as a settings file would, without the secrets.
 func (s Settings) String() string {
 	var b strings.Builder

@@ -33,6 +33,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -343,6 +344,9 @@ func (r *request) connect(do func() error) error {
 	r.operator = &operator{
 		inspect.NewOperator(inspect.NewSnapshot(runs), audit.OnEtcd(backend, hostName(s))),
 		pool.Registry{Backend: backend, Keys: keys},
+	}
+	if slices.Contains(r.Command.Flags, cli.Flag(verboseFlag)) {
+		way{r: r}.say("etcd at " + s.EtcdAt())
 	}
 	return pool.Suggest(do(), func() []string {
 		all, _ := r.Pools(ctx) // without them there is no suggestion

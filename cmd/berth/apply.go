@@ -46,6 +46,7 @@ a file.`,
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "read `FILE`, - for stdin"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "only print what would change"},
 			&cli.BoolFlag{Name: "prune", Usage: "delete the pools, and the limits of tags, that are not in the file"},
+			verboseFlag,
 		},
 		Action: handle(apply),
 	}
@@ -64,7 +65,7 @@ func apply(r *request) error {
 	if err != nil {
 		return err
 	}
-	return r.connect(func() error { return applyTo(r, want) })
+	return way{r: r}.change(nil, func() error { return applyTo(r, want) })
 }
 
 // applyTo makes everything as declared. All that can be wrong is found out before

@@ -40,9 +40,9 @@ func TestDecodeDeclared_TellsAllThatIsWrongByLine(t *testing.T) {
 		want       []string
 	}{
 		{"nothing", "", []string{"1: the file is empty: it needs pools or limits"}},
-		{"no mapping", "- a", []string{"1:1: the file must be a mapping"}},
+		{"no mapping", "- a", []string{`1:1: the file must be a mapping: write "pools: VALUE", with a space behind the colon`}},
 		{"no pools", "{}", []string{"1:1: pools and limits are missing"}},
-		{"no YAML", "pools:\n  a: [\n", []string{"2: did not find expected node content"}},
+		{"no YAML", "pools:\n  a: [\n", []string{"2:3: did not find expected node content"}},
 		{"two documents", "pools: {}\n---\npools: {}", []string{"1: the file must be one YAML document"}},
 		{"unknown key", "pools: {}\nhosts: {}", []string{`2:1: the file: there is no "hosts", only pools, limits`}},
 		{"alias", "pools:\n  a: &x {limit: 1}\n  b: *x", []string{"3:6: pools.b: aliases are not allowed"}},
@@ -101,7 +101,7 @@ func TestDecodeDeclared_TellsAllThatIsWrongByLine(t *testing.T) {
 			"11:33: pools.e.lease_duration: 1s is out of range: allowed are 5s to 24h0m0s",
 			"14:20: pools.f.reserve_after must be a single value",
 			`15:3: pools: "a" is given twice, first on line 2`,
-			"16:6: pools.g must be a mapping",
+			`16:6: pools.g must be a mapping: write "g: {limit: 3}"`,
 			`17:3: "H" is no pool name: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit`,
 			`17:18: pools.H: there is no "frob", only limit, lease_duration, reserve_after, retain, paused`,
 			"17:14: pools.H.limit: -7 is out of range: allowed are 1 to 1000000, 0 (closed) and -1 (unlimited)",

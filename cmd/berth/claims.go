@@ -104,6 +104,7 @@ CLAIM is an id, or HOST/INSTANCE/ID if several instances hold the same id.`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "force", Usage: "free the slots at once, even if the holder still runs"},
 			waitFlag("longest `TIME` to wait for the release; 0 does not wait", revokeWait),
+			verboseFlag,
 		},
 		Action: onEtcd(claimsRevoke, claimArgument),
 	}

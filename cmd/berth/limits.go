@@ -153,6 +153,7 @@ no more are admitted until enough runs have ended.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "max-concurrent-runs", Usage: "admit at most `N` runs at a time, -1 for no limit", DefaultText: unchanged},
 			&cli.StringSliceFlag{Name: "tag", Usage: "set the `LIMIT` of a tag, as above; may be repeated"},
+			verboseFlag,
 		},
 		Action: handle(limitsSet),
 	}

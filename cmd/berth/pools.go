@@ -159,11 +159,11 @@ are granted until enough are released.
 With --retain, a host that does not notice that its lease has ended in etcd can grant
 retained slots for up to 90s while another host has them too. Do not use it where two
 holders do harm. Pools of tasks retain slots by default: --retain 0s turns it off.`,
-		Flags: []cli.Flag{
+		Flags: wayFlags(
 			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which the slots of a dead holder are free", DefaultText: unchanged + ", " + text.Duration(pool.DefaultLeaseDuration) + " in a new pool"},
 			&cli.DurationFlag{Name: "retain", Usage: "longest `TIME` for which a host retains released slots for its next claims; 0 for none", DefaultText: unchanged + ", 0 in a new pool, " + text.Duration(pool.DefaultTaskRetain) + " in one of a task"},
 			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` after which no later waiter passes a waiter; 0 for at once, -1 for never", DefaultText: unchanged + ", " + text.Duration(pool.DefaultReserveAfter) + " in a new pool"},
-		},
+		),
 		Action: handle(poolsSet, poolArgument, argument{name: "a limit", optional: true}),
 	}
 }
@@ -173,7 +173,10 @@ func poolsSet(r *request) error {
 	if err != nil {
 		return err
 	}
-	return r.connect(func() error { return setPool(r, r.args[0], change) })
+	return way{r: r}.change(
+		func(w way) error { return w.setPool(r.args[0], change) },
+		func() error { return setPool(r, r.args[0], change) },
+	)
 }
 
 // poolChange reads what the command line says of a pool: at most one limit, and flags.
@@ -228,17 +231,20 @@ func setPool(r *request, name string, change pool.Change) error {
 	}
 	warnOfExcess(r, after.Status)
 	warnOfRetain(r, name, put.Spec.Retain)
-	return r.print(inspect.PoolOf(after.Status), func(out *page) {
-		switch {
-		case put.Created:
-			out.line("pool '%s' created: %s", name, audit.SpecText(put.Spec))
-		case put.Spec == before.Spec || before.SpecRevision == 0:
-			out.line("pool '%s' unchanged: %s", name, audit.SpecText(put.Spec))
-		default:
-			out.line("pool '%s' changed: %s", name, strings.Join(specChanges(before.Spec, put.Spec), ", "))
-		}
-		out.line("leases of its claims: %s; %s", text.Duration(put.Spec.LeaseDuration), survivesText(put.Spec.LeaseDuration))
-	})
+	return r.print(inspect.PoolOf(after.Status), func(out *page) { setText(out, name, put, before.Spec, before.SpecRevision != 0) })
+}
+
+// setText says what has changed of a pool, if it was known before.
+func setText(out *page, name string, put pool.Put, before pool.Spec, known bool) {
+	switch {
+	case put.Created:
+		out.line("pool '%s' created: %s", name, audit.SpecText(put.Spec))
+	case put.Spec == before || !known:
+		out.line("pool '%s' unchanged: %s", name, audit.SpecText(put.Spec))
+	default:
+		out.line("pool '%s' changed: %s", name, strings.Join(specChanges(before, put.Spec), ", "))
+	}
+	out.line("leases of its claims: %s; %s", text.Duration(put.Spec.LeaseDuration), survivesText(put.Spec.LeaseDuration))
 }
 
 // warnOfExcess warns if more slots are claimed than the limit.
@@ -283,9 +289,8 @@ func poolsPauseCommand() *cli.Command {
 		Name:      "pause",
 		Usage:     "grant no more slots of a pool; holders and waiters stay",
 		ArgsUsage: "POOL",
-		Action: onEtcd(func(r *request) error {
-			return setPaused(r, true, "is paused: its holders keep their slots, its waiters wait")
-		}, poolArgument),
+		Flags:     wayFlags(),
+		Action:    pausing(true, "is paused: its holders keep their slots, its waiters wait"),
 	}
 }
 
@@ -294,8 +299,19 @@ func poolsResumeCommand() *cli.Command {
 		Name:      "resume",
 		Usage:     "grant slots of a paused pool again",
 		ArgsUsage: "POOL",
-		Action:    onEtcd(func(r *request) error { return setPaused(r, false, "grants slots") }, poolArgument),
+		Flags:     wayFlags(),
+		Action:    pausing(false, "grants slots"),
 	}
+}
+
+// pausing returns the action of a command that pauses or resumes a pool.
+func pausing(paused bool, now string) cli.ActionFunc {
+	return handle(func(r *request) error {
+		return way{r: r}.change(
+			func(w way) error { return w.pausePool(paused, now) },
+			func() error { return setPaused(r, paused, now) },
+		)
+	}, poolArgument)
 }
 
 func setPaused(r *request, paused bool, now string) error {
@@ -315,7 +331,10 @@ func poolsDeleteCommand() *cli.Command {
 		Name:      "delete",
 		Usage:     "delete a pool; its holders keep their slots, its waiters are refused",
 		ArgsUsage: "POOL",
-		Action:    onEtcd(poolsDelete, poolArgument),
+		Flags:     wayFlags(),
+		Action: handle(func(r *request) error {
+			return way{r: r}.change(func(w way) error { return w.deletePool() }, func() error { return poolsDelete(r) })
+		}, poolArgument),
 	}
 }
 
@@ -336,9 +355,12 @@ func poolsDelete(r *request) error {
 	if err := r.DeletePool(r.ctx(), name); err != nil {
 		return err
 	}
-	record := deletedRecord{Name: name, Claimed: d.Claimed, Holders: len(d.Holders), Waiters: len(d.Waiters)}
-	return r.print(record, func(out *page) {
-		out.line("pool '%s' deleted", name)
+	return printDeleted(r.printer, deletedRecord{Name: name, Claimed: d.Claimed, Holders: len(d.Holders), Waiters: len(d.Waiters)})
+}
+
+func printDeleted(p *printer, record deletedRecord) error {
+	return p.print(record, func(out *page) {
+		out.line("pool '%s' deleted", record.Name)
 		if record.Holders > 0 {
 			out.line("%s still held by %s, until released or expired", text.Count(record.Claimed, "slot"), text.Count(record.Holders, "claim"))
 		}

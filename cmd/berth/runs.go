@@ -197,12 +197,15 @@ func runsCancelCommand() *cli.Command {
 		Description: `The executor of a run in progress learns it with its next heartbeat. Slots that the run
 holds are free at once. Workers stop its step instances. Canceling a canceled run is not an
 error. A step instance that is canceled counts as failed.`,
-		Flags: []cli.Flag{reasonFlag, &cli.StringFlag{Name: "step", Usage: "cancel only `STEP[INDEX]`, or STEP if it has no items"}},
-		Action: onEtcd(func(r *request) error {
+		Flags: wayFlags(reasonFlag, &cli.StringFlag{Name: "step", Usage: "cancel only `STEP[INDEX]`, or STEP if it has no items"}),
+		Action: handle(func(r *request) error {
 			if r.IsSet("step") {
-				return cancelStep(r)
+				return way{r: r}.change(nil, func() error { return cancelStep(r) })
 			}
-			return cancelRun(r, false)
+			return way{r: r}.change(
+				func(w way) error { return w.cancelRun(false) },
+				func() error { return cancelRun(r, false) },
+			)
 		}, runArgument),
 	}
 }
@@ -230,10 +233,17 @@ const maxReason = 4096
 
 // reasonOrBy returns the reason that was given for an action, or else who took the action.
 func reasonOrBy(r *request, done string) (string, error) {
-	why := r.String(reasonFlag.Name)
-	if !r.IsSet(reasonFlag.Name) {
+	return reasonOr(r.Context, func() (string, error) {
 		by, err := r.By.Identify(r.ctx())
 		return done + " by " + by.String(), err
+	})
+}
+
+// reasonOr returns the reason that was given for an action, or else what otherwise returns.
+func reasonOr(c *cli.Context, otherwise func() (string, error)) (string, error) {
+	why := c.String(reasonFlag.Name)
+	if !c.IsSet(reasonFlag.Name) {
+		return otherwise()
 	}
 	if why == "" || len(why) > maxReason || !pool.IsLine(why) {
 		return "", usagef("--reason must be one line of 1 to %d bytes, without characters that change the text direction", maxReason)
@@ -281,6 +291,7 @@ continues meanwhile.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: reasonFlag.Name, Usage: "keep `TEXT` with the event as the reason", DefaultText: "the user"},
 			&cli.StringSliceFlag{Name: "step", Usage: "retry only `STEP[INDEX]`, or STEP for all its instances; may be repeated"},
+			verboseFlag,
 		},
 		Action: onEtcd(retryRun, runArgument),
 	}
@@ -474,7 +485,12 @@ func queueCancelCommand() *cli.Command {
 		Usage:       "cancel a run that is queued",
 		ArgsUsage:   "RUN",
 		Description: "Exits with 1 if the run has left the queue. 'berth runs cancel' cancels it then, too.",
-		Flags:       []cli.Flag{reasonFlag},
-		Action:      onEtcd(func(r *request) error { return cancelRun(r, true) }, runArgument),
+		Flags:       wayFlags(reasonFlag),
+		Action: handle(func(r *request) error {
+			return way{r: r}.change(
+				func(w way) error { return w.cancelRun(true) },
+				func() error { return cancelRun(r, true) },
+			)
+		}, runArgument),
 	}
 }

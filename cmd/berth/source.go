@@ -195,7 +195,7 @@ func sourceWakeCommand() *cli.Command {
 		ArgsUsage: "SOURCE",
 		Description: `If a poll is in progress, another one follows it. With --wait it prints the result, and
 exits with 1 if the poll failed.`,
-		Flags:  []cli.Flag{waitFlag("wait at most `TIME` for the result", 0)},
+		Flags:  []cli.Flag{waitFlag("wait at most `TIME` for the result", 0), verboseFlag},
 		Action: onEtcd(sourceWake, sourceArgument),
 	}
 }
@@ -241,9 +241,12 @@ func sourceDeleteCommand() *cli.Command {
 		ArgsUsage: "SOURCE",
 		Description: `Its runs stay. If the source runs again, all listed items are submitted again, except those
 whose runs still exist.`,
-		Action: onEtcd(func(r *request) error {
-			return r.Act(r.ctx(), audit.DeleteSource, r.args[0], "", func(ctx context.Context) (audit.Effect, error) {
-				return audit.Effect{After: "deleted"}, sourcesOf(r).Delete(ctx, r.args[0])
+		Flags: []cli.Flag{verboseFlag},
+		Action: handle(func(r *request) error {
+			return way{r: r}.change(nil, func() error {
+				return r.Act(r.ctx(), audit.DeleteSource, r.args[0], "", func(ctx context.Context) (audit.Effect, error) {
+					return audit.Effect{After: "deleted"}, sourcesOf(r).Delete(ctx, r.args[0])
+				})
 			})
 		}, sourceArgument),
 	}

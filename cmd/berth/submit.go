@@ -86,6 +86,7 @@ wait, not the run.`,
 			&cli.StringFlag{Name: "delay", Usage: "join the queue `TIME` after the submission, such as 10m", DefaultText: "none"},
 			&cli.IntFlag{Name: "retries", Usage: fmt.Sprintf("retry failed items of a command, or a run whose executor was lost, `N` times; at most %d", run.MaxRetries)},
 			waitFlag("wait at most `TIME` until the run has ended, and report its progress", 0),
+			verboseFlag,
 		}, commandFlags()...),
 		Action: submit,
 	}

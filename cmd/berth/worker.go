@@ -291,7 +291,7 @@ func workerControlCommands() []*cli.Command {
 	command := func(verb, usage, description string) *cli.Command {
 		return &cli.Command{
 			Name: verb, Usage: usage, ArgsUsage: "HOST/INSTANCE", Description: description,
-			Flags:  []cli.Flag{reason},
+			Flags:  []cli.Flag{reason, verboseFlag},
 			Action: handle(func(r *request) error { return workerControl(r, verb) }, argument{name: "a worker"}),
 		}
 	}
@@ -311,7 +311,7 @@ func workerControl(r *request, verb string) error {
 	if err := inspect.CheckWorkerReason(r.String("reason")); err != nil {
 		return ofLine(err)
 	}
-	return r.connect(func() error {
+	return way{r: r}.change(nil, func() error {
 		w, changed, err := r.SetWorkerMode(r.ctx(), verb+"-worker", id, r.String("reason"))
 		if err != nil {
 			return err
