@@ -56,8 +56,8 @@ it has started, the command can be repeated, also with another URL.
 
 It also lists what the host of the member still holds. That is free when the leases end; until
 then, the sidecar of a server that has the name of the host and not its state directory is not
-ready. With --free it is freed now. Its holders may still run then: what a pool of one slot guards
-can refuse their fencing tokens. If the member answers, --free only frees.`,
+ready. With --free it is freed now. Its holders may still run then: what a pool of one slot
+guards can refuse their fencing tokens. If the member answers, --free only frees.`,
 						Action: onCluster(memberReplace, member, argument{name: "the address of the new member", optional: true, check: checkPeer}),
 					},
 					{
