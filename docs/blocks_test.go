@@ -231,3 +231,24 @@ func TestPagesHaveNoPrivateWords(t *testing.T) {
 		}
 	}
 }
+
+// A reader types the commands of page after page in one shell: a variable that a page leaves there changes what the
+// commands of the next pages do.
+func TestCommandsLeaveNoExportedVariablesInTheShellOfTheReader(t *testing.T) {
+	exported := regexp.MustCompile(`(?m)^export (.+)$`)
+	name := regexp.MustCompile(`(?:^| )([A-Z_]+)=`)
+	for _, p := range pages(t) {
+		for _, b := range p.blocks {
+			if b.lang != "sh" || b.notRun != "" {
+				continue
+			}
+			for _, line := range exported.FindAllStringSubmatch(b.text, -1) {
+				for _, m := range name.FindAllStringSubmatch(line[1], -1) {
+					if !regexp.MustCompile(`(?m)^unset .*\b` + m[1] + `\b`).MatchString(b.text) {
+						t.Errorf("%s:%d: %s stays in the shell of the reader: set it for one command, or unset it at the end", p.name, b.line, m[1])
+					}
+				}
+			}
+		}
+	}
+}

@@ -4,6 +4,8 @@ package docs_test
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -127,8 +129,16 @@ func TestAModuleCanUseAClone(t *testing.T) {
 		t.Fatal(err)
 	}
 	commands := blocksOf(t, "how-to/go.md", "sh")[0].text
+	// The module is not published. What a proxy answers for it differs, so the commands must not ask one.
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/berth/") {
+			t.Errorf("how-to/go.md: go asks a proxy for %s", r.URL.Path)
+		}
+		http.Error(w, "no", http.StatusForbidden)
+	}))
+	t.Cleanup(proxy.Close)
 	cmd := exec.Command("sh", "-ec", "go mod init example.org/app\n"+commands+"go build -o /dev/null .")
-	cmd.Dir, cmd.Env = app, append(os.Environ(), "GOPROXY=off", "GONOSUMDB=*", "GOWORK=off")
+	cmd.Dir, cmd.Env = app, append(os.Environ(), "GOPROXY="+proxy.URL, "GONOSUMDB=*", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("how-to/go.md: %v\n%s", err, out)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -66,7 +67,7 @@ func dev(r *request) error {
 	}
 	err = serveDev(ctx, s, etcd, pools, log, func(at addresses) error {
 		notifyReady(log)
-		return r.print(at, func(out *page) { banner(out, at) })
+		return r.print(at, func(out *page) { banner(out, at, os.Args[0]) })
 	})
 	return ended(ctx, errors.Join(err, etcd.Close()))
 }
@@ -107,7 +108,8 @@ func parsePools(texts []string) (map[string]int, error) {
 	return parseSlots(texts)
 }
 
-func banner(out *page, at addresses) {
+// banner prints where dev serves, and commands to try: program is how its user starts berth.
+func banner(out *page, at addresses, program string) {
 	out.line("berth is running with its own etcd")
 	out.gap()
 	var pages string
@@ -118,14 +120,14 @@ func banner(out *page, at addresses) {
 	rows := [][]string{{"  pages", pages}, {"  http", at.HTTP}, {"  socket", at.Socket}, {"  etcd", etcd}, {"  data", at.DataDir}, {"  access", at.Access}}
 	out.columns(keep(rows, func(row []string) bool { return row[1] != "" }))
 	out.gap()
-	out.line("Try, in another terminal:")
+	out.line("Try, in another terminal in this folder:")
 	out.gap()
 	if at.Etcd != "http://"+embed.DefaultClientListen {
 		out.line("  export BERTH_ENDPOINTS=%s", at.Etcd)
 	}
-	out.line("  berth pools set demo 3")
-	out.line("  berth exec --pool demo -- sleep 10")
-	out.line("  berth pools info demo")
+	out.line("  %s pools set demo 3", program)
+	out.line("  %s exec --pool demo -- sleep 10", program)
+	out.line("  %s pools info demo", program)
 	out.gap()
 	out.line("Ctrl-C stops it. (process %d)", at.PID)
 }
