@@ -14,3 +14,11 @@ func TestAnExpiredCertificateOfAServerIsNoQuestionOfEndpoints(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// The settings of this command have nothing to do with the etcd that another process waits for.
+func TestAServerThatIsNotReadyIsNoQuestionOfEndpoints(t *testing.T) {
+	err := problem.New(problem.EtcdUnavailable, "not ready: etcd: this server has no data. It waits for b at https://10.0.0.2:2379 (connection refused)")
+	if got := explain(err); got != err.Error() {
+		t.Error(got)
+	}
+}

@@ -310,9 +310,18 @@ func (c *Client) problem(err error, what string) error {
 		return problem.New(problem.EtcdUnavailable, "%s (etcd at %s): %s", what, strings.Join(c.cfg.Endpoints, ","), rootOf(err))
 	}
 	if of := codeOf(err); of == codes.PermissionDenied || of == codes.Unauthenticated {
-		return problem.New(problem.EtcdDenied, "etcd refuses: %w: this needs a user with etcd's role root", err)
+		return problem.New(problem.EtcdDenied, "etcd refuses: %s: this needs a user with etcd's role root", wordsOf(err))
 	}
-	return problem.New(problem.Precondition, "etcd refuses: %w", err)
+	return problem.New(problem.Precondition, "etcd refuses: %s", wordsOf(err))
+}
+
+// wordsOf returns what etcd says, without the words of gRPC around it.
+func wordsOf(err error) string {
+	var answer interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &answer) {
+		return answer.GRPCStatus().Message()
+	}
+	return err.Error()
 }
 
 // codeOf returns the gRPC code of an error, even if etcd's client has converted it.

@@ -10,7 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed"
@@ -338,5 +341,19 @@ func TestAnUpgradeIsCheckedByConditions(t *testing.T) {
 				t.Errorf("%s: %+v", name, check)
 			}
 		}
+	}
+}
+
+func TestWhatEtcdRefusesIsSaidInItsOwnWords(t *testing.T) {
+	denied := status.Error(codes.PermissionDenied, "etcdserver: permission denied")
+	const want = "etcd refuses: etcdserver: permission denied: this needs a user with etcd's role root"
+	for _, err := range []error{denied, fmt.Errorf("open: %w", denied), rpctypes.Error(denied)} {
+		if got := (&Client{}).problem(err, "no snapshot"); got.Error() != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+	const full = "etcd refuses: etcdserver: unhealthy cluster"
+	if got := (&Client{}).problem(status.Error(codes.Unknown, "etcdserver: unhealthy cluster"), "no member"); got.Error() != full {
+		t.Errorf("%v, want %s", got, full)
 	}
 }
