@@ -121,7 +121,7 @@ func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 	if f.found != nil {
 		return f.found(ctx)
 	}
-	var others error // servers that are not for this user
+	var others []string // sockets of servers that are not for this user
 	for _, s := range f.sockets {
 		conn, err := s.dial(ctx)
 		switch {
@@ -131,16 +131,24 @@ func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 		case errors.Is(err, syscall.ECONNREFUSED):
 			return nil, fmt.Errorf("no process serves %s: its server has ended, start it again, or give endpoints: %w", s.path, err)
 		case errors.Is(err, fs.ErrPermission):
-			others = errors.Join(others, fmt.Errorf("%s belongs to another user: become that user, or give endpoints", s.path))
+			others = append(others, s.path)
 		}
 	}
 	at := func(ctx context.Context) (net.Conn, error) { return connect(ctx, "tcp", address) }
 	conn, err := at(ctx)
 	if err != nil {
-		return nil, errors.Join(err, others)
+		return nil, notForThisUser(err, others)
 	}
 	f.found, f.name = at, address
 	return conn, nil
+}
+
+// notForThisUser adds to an error the sockets that only other users may connect to.
+func notForThisUser(err error, sockets []string) error {
+	for _, path := range sockets {
+		err = fmt.Errorf("%w; %s belongs to another user: become that user, or give endpoints", err, path)
+	}
+	return err
 }
 
 func (s localSocket) dial(ctx context.Context) (net.Conn, error) {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -110,6 +111,18 @@ func TestNothingIsTakenForAServerThatWasKilled(t *testing.T) {
 	f := &finder{address: tcp.Addr().String(), sockets: []localSocket{{EtcdSocket(dir), false}}}
 	if _, err := f.dial(t.Context(), f.address); err == nil || !strings.Contains(err.Error(), "no process serves "+EtcdSocket(dir)) {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestWhyNoEtcdIsFoundIsOneLine(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("connection refused")
+	err := notForThisUser(refused, []string{"/d/etcd.sock", "/s/etcd.sock"})
+	if text := err.Error(); !errors.Is(err, refused) || strings.Contains(text, "\n") || strings.Count(text, "belongs to another user") != 2 {
+		t.Errorf("the error is %q", text)
+	}
+	if err := notForThisUser(refused, nil); err.Error() != "connection refused" {
+		t.Errorf("without sockets, the error is %q", err)
 	}
 }
 

@@ -37,7 +37,7 @@ func (l *loader) rules() {
 		l.state()
 		l.folder("state_dir", l.settings.StateDir)
 	}
-	if l.need(Dev) {
+	if l.need(Dev) && (l.need(Serve) || !l.isServer()) { // a restore makes the data for the owner of the folder
 		l.folder("data_dir", l.settings.DataDir)
 	}
 	if l.need(Serve) {

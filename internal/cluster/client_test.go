@@ -309,6 +309,17 @@ func TestAClientWhoseContextHasEndedSaysSo(t *testing.T) {
 	}
 }
 
+func TestAMemberThatIsNotHealthyHasItsOwnAdvice(t *testing.T) {
+	for status, want := range map[string]string{
+		Learner: "wait", New: "start", Unreachable: "repair or replace it",
+	} {
+		s := &Status{Voters: 3, Members: []MemberStatus{{Name: "c", Status: status}}}
+		if got := CheckUpgrade(s)[0].Detail; !strings.Contains(got, "c is "+status+": "+want) {
+			t.Errorf("a member that is %s: %s", status, got)
+		}
+	}
+}
+
 func TestAnUpgradeIsCheckedByConditions(t *testing.T) {
 	healthy := func() *Status {
 		s := &Status{Voters: 3, Healthy: 3}

@@ -153,10 +153,21 @@ func (s *Status) checkMembers() Check {
 	}
 	for _, m := range s.Members {
 		if m.Status != Healthy {
-			c.OK, c.Detail = false, fmt.Sprintf("%s is %s: repair or replace it first", m.label(), m.Status)
+			c.OK, c.Detail = false, fmt.Sprintf("%s is %s: %s first", m.label(), m.Status, m.todo())
 		}
 	}
 	return c
+}
+
+// todo is what to do about a member that is not healthy.
+func (m *MemberStatus) todo() string {
+	switch m.Status {
+	case Learner:
+		return "wait until it has a vote"
+	case New:
+		return "start it"
+	}
+	return "repair or replace it"
 }
 
 func (s *Status) checkAlarms() Check {
