@@ -181,6 +181,8 @@ type request struct {
 	*printer
 	// operator is nil until [request.connect] sets it.
 	*operator
+	// said is set once it was said where a change is made.
+	said bool
 }
 
 // handle returns the action of a command with these arguments. It checks the arguments

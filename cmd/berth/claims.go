@@ -101,23 +101,31 @@ only the fencing token of a pool of one slot keeps its writes apart from those o
 holder.
 
 CLAIM is an id, or HOST/INSTANCE/ID if several instances hold the same id.`,
-		Flags: []cli.Flag{
+		Flags: wayFlags(
 			&cli.BoolFlag{Name: "force", Usage: "free the slots at once, even if the holder still runs"},
 			waitFlag("longest `TIME` to wait for the release; 0 does not wait", revokeWait),
-			verboseFlag,
-		},
-		Action: onEtcd(claimsRevoke, claimArgument),
+		),
+		Action: handle(func(r *request) error {
+			wait, err := r.wait()
+			if err != nil {
+				return err
+			}
+			return way{r: r}.change(
+				func(w way) error { return w.revokeClaim(wait) },
+				func() error { return claimsRevoke(r, wait) },
+			)
+		}, claimArgument),
 	}
 }
 
-func claimsRevoke(r *request) error {
+func claimsRevoke(r *request, wait time.Duration) error {
 	id := r.args[0]
-	wait, err := r.wait()
+	w, err := r.Why(r.ctx(), id)
 	if err != nil {
 		return err
 	}
-	if err := refuseWaiter(r, id); err != nil {
-		return err
+	if w.Waiter != nil {
+		return holdsNothing(id, w.Waiter.Host)
 	}
 	done, err := r.RevokeClaim(r.ctx(), id, r.Bool("force"))
 	if err != nil {
@@ -125,17 +133,31 @@ func claimsRevoke(r *request) error {
 	}
 	gone := done.Forced
 	if !gone && wait > 0 {
-		if gone, err = waitGone(r, done, wait); err != nil {
+		gone, err = waitGone(r.ctx(), wait, func() (bool, error) {
+			all, err := r.read(r.ctx())
+			if err != nil {
+				return false, err
+			}
+			w, err := all.Why(done.Claim)
+			return err != nil || w.Fenced(done.Fence) == nil, nil
+		})
+		if err != nil {
 			return err
 		}
 		if !gone {
-			return notGone(r, done, wait)
+			seen, err := seenInstances(r)
+			return notGone(done, seen, err, wait)
 		}
 	}
+	return printRevoked(r.printer, done, gone)
+}
+
+// printRevoked prints what was done to a claim, and whether it is gone.
+func printRevoked(p *printer, done pool.Revocation, gone bool) error {
 	record := inspect.Revocation{
 		ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: int64(done.Fence), Forced: done.Forced, Detail: revokedText(done, gone),
 	}
-	return r.print(record, func(out *page) { out.line("claim %s: %s", record.ID, record.Detail) })
+	return p.print(record, func(out *page) { out.line("claim %s: %s", record.ID, record.Detail) })
 }
 
 func revokedText(r pool.Revocation, gone bool) string {
@@ -150,48 +172,39 @@ func revokedText(r pool.Revocation, gone bool) string {
 	return "revocation requested from " + r.Host
 }
 
-// refuseWaiter returns an error for a waiting claim, which holds nothing to revoke.
-func refuseWaiter(r *request, id string) error {
-	w, err := r.Why(r.ctx(), id)
-	if err == nil && w.Waiter != nil {
-		return problem.New(problem.Invalid, "claim %q holds no slots, it waits: stop the process that waits on %s", id, w.Waiter.Host)
-	}
-	return err
+// holdsNothing returns the error for a waiting claim, which holds nothing to revoke.
+func holdsNothing(id, host string) error {
+	return problem.New(problem.Invalid, "claim %q holds no slots, it waits: stop the process that waits on %s", id, host)
 }
 
-// waitGone waits until a claim is held no more, and reports whether that came
-// about in time.
-func waitGone(r *request, done pool.Revocation, wait time.Duration) (bool, error) {
+// waitGone waits until gone reports that a claim is no longer held, and reports whether that
+// came about in time.
+func waitGone(ctx context.Context, wait time.Duration, gone func() (bool, error)) (bool, error) {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	tick := time.NewTicker(revokePoll)
 	defer tick.Stop()
 	for {
-		all, err := r.read(r.ctx())
-		if err != nil {
-			return false, err
-		}
-		if w, err := all.Why(done.Claim); err != nil || w.Fenced(done.Fence) == nil {
-			return true, nil
+		if is, err := gone(); is || err != nil {
+			return is, err
 		}
 		select {
 		case <-tick.C:
 		case <-timeout.C:
 			return false, nil
-		case <-r.ctx().Done():
-			return false, context.Cause(r.ctx())
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
 		}
 	}
 }
 
-// notGone returns the error for a claim that is still held. If its instance is gone, its
-// lease is not renewed.
-func notGone(r *request, done pool.Revocation, wait time.Duration) error {
+// notGone returns the error for a claim that is still held. If its instance is none of those
+// that were seen, its lease is not renewed. unread is why these could not be read.
+func notGone(done pool.Revocation, seen map[string]bool, unread error, wait time.Duration) error {
 	name := done.Host + "/" + done.Instance
 	expect := "its instance " + name + " is live, and has not released it: its log may say why; --force frees the slots at once"
-	seen, err := seenInstances(r)
 	switch {
-	case err != nil:
+	case unread != nil:
 		expect = "its instance " + name + " has not released it; --force frees the slots at once"
 	case !seen[name]:
 		expect = "its instance " + name + " is gone; the slots are free when the lease ends, or at once with --force"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -46,7 +47,7 @@ The exit code is 0 if all members are healthy and report no alarm, otherwise 1.`
 					{
 						Name: "replace", Usage: "replace a member with a new server", ArgsUsage: "NAME [URL]",
 						Flags: []cli.Flag{
-							force,
+							force, verboseFlag,
 							&cli.BoolFlag{Name: "free", Usage: "free what the host of the member still holds, if it has not been seen for 10 s, even if its holders still run"},
 							&cli.StringFlag{Name: "of", Usage: "`HOST` of the member, as in 'berth hosts list'", DefaultText: "NAME"},
 						},
@@ -61,7 +62,7 @@ guards can refuse their fencing tokens. If the member answers, --free only frees
 						Action: onCluster(memberReplace, member, argument{name: "the address of the new member", optional: true, check: checkPeer}),
 					},
 					{
-						Name: "remove", Usage: "remove a member for good", ArgsUsage: "NAME", Flags: []cli.Flag{force},
+						Name: "remove", Usage: "remove a member for good", ArgsUsage: "NAME", Flags: []cli.Flag{force, verboseFlag},
 						Action: onCluster(memberRemove, member),
 					},
 				},
@@ -86,6 +87,7 @@ jobs first.`,
 				Name: "defrag", Usage: "return free space of the databases to the disk, one member at a time",
 				Description: `A member answers no requests while it is defragmented; the leader is the last one. If there is
 space again, the command also clears the NOSPACE alarm.`,
+				Flags:  []cli.Flag{verboseFlag},
 				Action: onCluster(clusterDefrag),
 			},
 			clusterUsersCommand(),
@@ -108,6 +110,11 @@ func onCluster(do func(*request, *cluster.Client) error, arguments ...argument) 
 		if err != nil {
 			return err
 		}
+		if slices.Contains(r.Command.Flags, cli.Flag(verboseFlag)) {
+			if err := (way{r: r}).changeCluster(s); err != nil {
+				return err
+			}
+		}
 		c, err := dialCluster(s, newLogger(r.App.ErrWriter, s, hclog.Warn))
 		if err != nil {
 			return err
@@ -115,6 +122,15 @@ func onCluster(do func(*request, *cluster.Client) error, arguments ...argument) 
 		defer c.Close()
 		return do(r, c)
 	}, arguments...)
+}
+
+// changeCluster refuses a sidecar for a command that changes etcd, and reports which etcd it changes.
+func (w way) changeCluster(s config.Settings) error {
+	if err := w.refuseSidecar(); err != nil {
+		return err
+	}
+	w.say("etcd at " + s.EtcdAt())
+	return nil
 }
 
 func dialCluster(s config.Settings, log hclog.Logger) (*cluster.Client, error) {

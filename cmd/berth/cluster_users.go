@@ -29,6 +29,7 @@ func clusterUsersCommand() *cli.Command {
 			&cli.StringFlag{Name: "passwords", Usage: "give new users a password, and write it to `DIR`/NAME; without it, a user is known by its certificate only"},
 			&cli.StringSliceFlag{Name: "remove", Usage: "remove the user `NAME`; may be repeated"},
 			&cli.BoolFlag{Name: "off", Usage: "turn authentication off: then all that can connect may do everything"},
+			verboseFlag,
 		},
 		Description: `Each NAME is a user of etcd: the name in a certificate, or the setting user. It gets exactly
 these roles, and the roles exactly the rights that they need. Other users stay as they are, and
@@ -61,6 +62,11 @@ func clusterUsers(r *request) error {
 	for _, u := range users {
 		if slices.Contains(remove, u.Name) {
 			return usagef("user %q can't be both set and removed", u.Name)
+		}
+	}
+	if off || len(users)+len(remove) > 0 {
+		if err := (way{r: r}).changeCluster(s); err != nil {
+			return err
 		}
 	}
 	c, err := dialCluster(s, newLogger(r.App.ErrWriter, s, hclog.Warn))

@@ -150,11 +150,10 @@ func limitsSetCommand() *cli.Command {
 
 and is removed by the number -1. A limit of 0 admits no run. A lower limit stops no run:
 no more are admitted until enough runs have ended.`,
-		Flags: []cli.Flag{
+		Flags: wayFlags(
 			&cli.StringFlag{Name: "max-concurrent-runs", Usage: "admit at most `N` runs at a time, -1 for no limit", DefaultText: unchanged},
 			&cli.StringSliceFlag{Name: "tag", Usage: "set the `LIMIT` of a tag, as above; may be repeated"},
-			verboseFlag,
-		},
+		),
 		Action: handle(limitsSet),
 	}
 }
@@ -181,7 +180,10 @@ func limitsSet(r *request) error {
 	if err := change.Validate(); err != nil {
 		return ofLine(err)
 	}
-	return r.connect(func() error { return setLimits(r, change) })
+	return way{r: r}.change(
+		func(w way) error { return w.setLimits(change) },
+		func() error { return setLimits(r, change) },
+	)
 }
 
 func setLimits(r *request, change run.LimitsChange) error {
@@ -197,6 +199,11 @@ func setLimits(r *request, change run.LimitsChange) error {
 	if err != nil {
 		return err
 	}
+	return printLimits(r, before, limits, used)
+}
+
+// printLimits prints how limits were changed.
+func printLimits(r *request, before, limits run.Limits, used []usedLimit) error {
 	warnOfExcessRuns(r, used)
 	return r.print(limitsRecordOf(limits, used), func(out *page) {
 		if changes := limitsChanges(before, limits); len(changes) > 0 {

@@ -288,18 +288,15 @@ many retries as at first.
 With --step, only that step instance is retried, or all instances of a step that have failed
 or were canceled, and those that did not start because the run ended. A run in progress
 continues meanwhile.`,
-		Flags: []cli.Flag{
+		Flags: wayFlags(
 			&cli.StringFlag{Name: reasonFlag.Name, Usage: "keep `TEXT` with the event as the reason", DefaultText: "the user"},
 			&cli.StringSliceFlag{Name: "step", Usage: "retry only `STEP[INDEX]`, or STEP for all its instances; may be repeated"},
-			verboseFlag,
-		},
-		Action: onEtcd(retryRun, runArgument),
+		),
+		Action: handle(runsRetry, runArgument),
 	}
 }
 
-// retryRun has a run tried again, or some of its step instances.
-func retryRun(r *request) error {
-	id := r.args[0]
+func runsRetry(r *request) error {
 	var which []step.Which
 	for _, text := range r.StringSlice("step") {
 		w, err := parseWhich(text)
@@ -308,6 +305,16 @@ func retryRun(r *request) error {
 		}
 		which = append(which, w)
 	}
+	through := way.retryRun
+	if len(which) > 0 {
+		through = nil
+	}
+	return way{r: r}.change(through, func() error { return retryRun(r, which) })
+}
+
+// retryRun retries a run, or some of its step instances.
+func retryRun(r *request, which []step.Which) error {
+	id := r.args[0]
 	why, err := reasonOrBy(r, "retried")
 	if err != nil {
 		return err

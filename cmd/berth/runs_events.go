@@ -158,10 +158,7 @@ func awaitRun(r *request, id string, wait time.Duration, print func(*run.Run) er
 		return err
 	}
 	if !ended.Status.Ended() {
-		late := func() error {
-			return fmt.Errorf("run %s has not ended within %s; it goes on, and 'berth runs wait %s' waits again", id, text.Duration(wait), id)
-		}
-		if err := r.within(wait, late, func(ctx context.Context) error { ended, err = followRun(ctx, r, id); return err }); err != nil {
+		if err := r.within(wait, func() error { return notEnded(id, wait) }, func(ctx context.Context) error { ended, err = followRun(ctx, r, id); return err }); err != nil {
 			return err
 		}
 	}
@@ -169,6 +166,11 @@ func awaitRun(r *request, id string, wait time.Duration, print func(*run.Run) er
 		return err
 	}
 	return errors.New(endText(ended) + failureText(r.ctx(), r.Reader, ended))
+}
+
+// notEnded returns the error for a run that has not ended in time.
+func notEnded(id string, wait time.Duration) error {
+	return fmt.Errorf("run %s has not ended within %s; it goes on, and 'berth runs wait %s' waits again", id, text.Duration(wait), id)
 }
 
 // followRun reports the progress of a run until it has ended.

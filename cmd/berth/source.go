@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -195,36 +196,49 @@ func sourceWakeCommand() *cli.Command {
 		ArgsUsage: "SOURCE",
 		Description: `If a poll is in progress, another one follows it. With --wait it prints the result, and
 exits with 1 if the poll failed.`,
-		Flags:  []cli.Flag{waitFlag("wait at most `TIME` for the result", 0), verboseFlag},
-		Action: onEtcd(sourceWake, sourceArgument),
+		Flags: wayFlags(waitFlag("wait at most `TIME` for the result", 0)),
+		Action: handle(func(r *request) error {
+			wait, err := r.wait()
+			if err != nil {
+				return err
+			}
+			return way{r: r}.change(
+				func(w way) error { return w.wakeSource(wait) },
+				func() error { return sourceWake(r, wait) },
+			)
+		}, sourceArgument),
 	}
 }
 
-func sourceWake(r *request) error {
+func sourceWake(r *request, wait time.Duration) error {
 	name := r.args[0]
-	wait, err := r.wait()
-	if err != nil {
-		return err
-	}
 	request, err := sourcesOf(r).Wake(r.ctx(), name)
 	if err != nil || wait == 0 {
 		return err
 	}
 	var poll source.Poll
-	late := func() error { return fmt.Errorf("source '%s' has not polled within %s", name, text.Duration(wait)) }
-	if err := r.within(wait, late, func(ctx context.Context) (err error) {
+	if err := r.within(wait, func() error { return notPolled(name, wait) }, func(ctx context.Context) (err error) {
 		poll, err = sourcesOf(r).Await(ctx, name, request)
 		return err
 	}); err != nil {
 		return err
 	}
-	record := api.SourcePollOf(poll)
-	if err := r.print(record, func(out *page) {
+	return printPoll(r.printer, api.SourcePollOf(poll))
+}
+
+// notPolled returns the error for a source that has not polled in time.
+func notPolled(name string, wait time.Duration) error {
+	return fmt.Errorf("source '%s' has not polled within %s", name, text.Duration(wait))
+}
+
+// printPoll prints the result of a poll. One that failed is an error.
+func printPoll(p *printer, poll api.SourcePoll) error {
+	if err := p.print(poll, func(out *page) {
 		if poll.Error != "" {
-			out.line("%s", pollText(&record))
+			out.line("%s", pollText(&poll))
 			return
 		}
-		out.line("%d listed, %d new, %d refused; %s", poll.Listed, poll.Submitted, poll.Refused, pollText(&record))
+		out.line("%d listed, %d new, %d refused; %s", poll.Listed, poll.Submitted, poll.Refused, pollText(&poll))
 	}); err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ with the same id and content exists, nothing is submitted, and the id is printed
 With --wait it waits until the run has ended, and exits with 0 if it has succeeded, with 1
 if it has failed or was canceled, and with 75 if it has not ended in time. Ctrl-C ends the
 wait, not the run.`,
-		Flags: append([]cli.Flag{
+		Flags: wayFlags(append([]cli.Flag{
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "read `FILE`, - for stdin"},
 			&cli.StringFlag{Name: "id", Usage: "`ID` of the run", DefaultText: "generated"},
 			&cli.StringFlag{Name: "name", Usage: "`NAME` of the run; several runs can have the same"},
@@ -86,8 +86,7 @@ wait, not the run.`,
 			&cli.StringFlag{Name: "delay", Usage: "join the queue `TIME` after the submission, such as 10m", DefaultText: "none"},
 			&cli.IntFlag{Name: "retries", Usage: fmt.Sprintf("retry failed items of a command, or a run whose executor was lost, `N` times; at most %d", run.MaxRetries)},
 			waitFlag("wait at most `TIME` until the run has ended, and report its progress", 0),
-			verboseFlag,
-		}, commandFlags()...),
+		}, commandFlags()...)...),
 		Action: submit,
 	}
 }
@@ -105,15 +104,18 @@ func submit(c *cli.Context) error {
 		return ofLine(err)
 	}
 	r := &request{Context: c, printer: p}
-	return refusedPool(r.connect(func() error { return asked.queue(r) }))
-}
-
-// queue puts the run into the queue, prints its id, and waits for it if that is wanted.
-func (a *asked) queue(r *request) error {
 	wait, err := r.wait()
 	if err != nil {
 		return err
 	}
+	return refusedPool(way{r: r}.change(
+		func(w way) error { return w.submit(&asked, wait) },
+		func() error { return asked.queue(r, wait) },
+	))
+}
+
+// queue puts the run into the queue, prints its id, and waits for it if that is wanted.
+func (a *asked) queue(r *request, wait time.Duration) error {
 	one, created, err := a.submit(r.ctx(), r.By, r.Reader)
 	if err != nil {
 		return err

@@ -93,7 +93,8 @@ type LimitsChange struct {
 	If store.Condition
 }
 
-func (ch LimitsChange) apply(l Limits) Limits {
+// Apply returns the limits with the change.
+func (ch LimitsChange) Apply(l Limits) Limits {
 	if ch.MaxConcurrentRuns != nil {
 		l.MaxConcurrentRuns = *ch.MaxConcurrentRuns
 	}
@@ -186,7 +187,7 @@ func (s Store) SetLimits(ctx context.Context, ch LimitsChange) (l Limits, rev in
 		if err != nil {
 			return Limits{}, stopAtCorrupt("the limits were not changed", err)
 		}
-		l := ch.apply(old)
+		l := ch.Apply(old)
 		if err := l.Validate(); err != nil {
 			return Limits{}, store.Stop(err)
 		}
