@@ -208,19 +208,12 @@ func TestAnEndThatComesAfterARetryIsNone(t *testing.T) {
 		h.take(2)
 		h.finish(step.Failed)
 		fl.proceed()
-		held := false
-		one.by.Inject(func(c storetest.Call) storetest.Fault {
-			if c.Op == storetest.OpTxn && puts(c.Txn, fl.keys.Run("r")) && !held {
-				held = true
-				return storetest.Fault{Delay: writeTimeout * 3 / 4} // the leader waits for it still
-			}
-			return storetest.Fault{}
-		})
+		held := one.delaysFirstWrite(fl.keys.Run("r"))
 		h.finish(step.Succeeded)
 		time.Sleep(writeTimeout / 2)
 		fl.retry("r", "a[0]")
 		time.Sleep(writeTimeout)
-		if !held {
+		if !*held {
 			t.Error("no end was under way")
 		}
 		fl.is(map[string]string{"r": "running"})
@@ -243,21 +236,14 @@ func TestAnEndThatComesAfterARestoreIsNone(t *testing.T) {
 		fl.proceed()
 		h.take(1)
 		fl.proceed()
-		held := false
-		one.by.Inject(func(c storetest.Call) storetest.Fault {
-			if c.Op == storetest.OpTxn && puts(c.Txn, fl.keys.Run("r")) && !held {
-				held = true
-				return storetest.Fault{Delay: writeTimeout * 3 / 4} // the leader waits for it still
-			}
-			return storetest.Fault{}
-		})
+		held := one.delaysFirstWrite(fl.keys.Run("r"))
 		var saved *storetest.Saved
 		fl.root.Do(func(e *storetest.Etcd) { saved = e.Save() })
 		h.finish(step.Succeeded)
 		time.Sleep(writeTimeout / 2)
 		fl.root.Do(func(e *storetest.Etcd) { e.Restore(saved, 1000) })
 		time.Sleep(writeTimeout)
-		if !held {
+		if !*held {
 			t.Error("no end was under way")
 		}
 		fl.is(map[string]string{"r": "running"})

@@ -171,6 +171,20 @@ func TestARunThatHasFinishedIsNotLost(t *testing.T) {
 	}
 }
 
+// delaysFirstWrite delays the first write of a key, for which the leader waits still, and returns whether it
+// was sent.
+func (c *candidate) delaysFirstWrite(key string) (held *bool) {
+	held = new(bool)
+	c.by.Inject(func(call storetest.Call) storetest.Fault {
+		if *held || call.Op != storetest.OpTxn || !puts(call.Txn, key) {
+			return storetest.Fault{}
+		}
+		*held = true
+		return storetest.Fault{Delay: writeTimeout * 3 / 4}
+	})
+	return held
+}
+
 // An admission for the place of a run that has ended is under way while etcd is restored from a snapshot
 // in which that run goes on.
 func TestAnAdmissionThatComesAfterARestoreIsNone(t *testing.T) {
@@ -182,21 +196,14 @@ func TestAnAdmissionThatComesAfterARestoreIsNone(t *testing.T) {
 		fl.proceed()
 		first := fl.start("first", fl.executor())
 		fl.proceed()
-		held := false
-		one.by.Inject(func(c storetest.Call) storetest.Fault {
-			if c.Op == storetest.OpTxn && puts(c.Txn, fl.keys.Run("second")) && !held {
-				held = true
-				return storetest.Fault{Delay: writeTimeout * 3 / 4} // the leader waits for it still
-			}
-			return storetest.Fault{}
-		})
+		held := one.delaysFirstWrite(fl.keys.Run("second"))
 		var saved *storetest.Saved
 		fl.root.Do(func(e *storetest.Etcd) { saved = e.Save() })
 		fl.finish(first)
 		time.Sleep(writeTimeout / 2)
 		fl.root.Do(func(e *storetest.Etcd) { e.Restore(saved, 1000) })
 		time.Sleep(writeTimeout)
-		if !held {
+		if !*held {
 			t.Error("no admission was under way")
 		}
 		fl.is(map[string]string{"first": "running", "second": "queued: global run limit (1/1)"})
