@@ -339,8 +339,16 @@ class ExecTest(Case):
 
     def test_ctrl_z_does_not_stop_a_command_that_no_shell_could_continue(self) -> None:
         pool = self.pool()
-        script = "trap 'echo continued' CONT; trap 'exit 3' INT; echo ready; while :; do sleep 0.05; done"
-        argv = [sys.executable, "-m", "berth", "exec", "--pool", pool, "--", "sh", "-c", script]
+        # A shell that starts commands cannot be stopped while it waits in vfork(2) for a child that is stopped.
+        script = (
+            "import signal, sys\n"
+            "signal.signal(signal.SIGCONT, lambda *_: print('continued', flush=True))\n"
+            "signal.signal(signal.SIGINT, lambda *_: sys.exit(3))\n"
+            "print('ready', flush=True)\n"
+            "while True:\n"
+            "    signal.pause()\n"
+        )
+        argv = [sys.executable, "-m", "berth", "exec", "--pool", pool, "--", sys.executable, "-c", script]
         self.typed(("ready", b"\x1a"), ("continued", b"\x03"), argv=argv)
         self.pool_is(pool, 0, 0)
 
