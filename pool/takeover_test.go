@@ -453,7 +453,7 @@ func TestWhatIsTakenOverIsChecked(t *testing.T) {
 	for field, h := range map[string]TakeOver{
 		"id":     {ID: "a b", Fence: 1, Slots: db},
 		"pools":  {ID: "a", Fence: 1},
-		"run_id": {ID: "a", Fence: 1, Slots: db, Holder: Holder{Run: strings.Repeat("x", 200)}},
+		"run_id": {ID: "a", Fence: 1, Slots: db, Holder: Holder{Run: strings.Repeat("x", 257)}},
 		"pid":    {ID: "a", Fence: 1, Slots: db, Holder: Holder{PID: -1}},
 	} {
 		_, err := e.TakeOver(context.Background(), h)

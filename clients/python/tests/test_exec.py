@@ -341,10 +341,10 @@ class ExecTest(Case):
         pool = self.pool()
         # A shell that starts commands cannot be stopped while it waits in vfork(2) for a child that is stopped.
         script = (
-            "import signal, sys\n"
-            "signal.signal(signal.SIGCONT, lambda *_: print('continued', flush=True))\n"
+            "import os, signal, sys\n"
+            "signal.signal(signal.SIGCONT, lambda *_: os.write(1, b'continued'))\n"
             "signal.signal(signal.SIGINT, lambda *_: sys.exit(3))\n"
-            "print('ready', flush=True)\n"
+            "os.write(1, b'ready')\n"
             "while True:\n"
             "    signal.pause()\n"
         )

@@ -204,7 +204,7 @@ func TestClientsNeedACertificateWhereOneIsDemanded(t *testing.T) {
 	without := dial(t, s, authority, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if err := without.Probe(ctx, "k"); !errors.Is(err, store.ErrUnavailable) {
-		t.Errorf("without a certificate the answer is %v, want %v", err, store.ErrUnavailable)
+	if err := without.Probe(ctx, "k"); !errors.Is(err, store.ErrInsecure) {
+		t.Errorf("without a certificate the answer is %v, want %v", err, store.ErrInsecure)
 	}
 }
