@@ -19,6 +19,8 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/berthhq/berth/internal/text"
 )
 
 // fault is why connections to an endpoint fail.
@@ -193,7 +195,10 @@ func (e *Endpoint) protocol(answer []byte) *fault {
 	case isSettings(answer):
 		return nil
 	case bytes.HasPrefix(answer, []byte("HTTP/1.")):
-		name = string(answer[:min(len(answer), len("HTTP/1.1"))])
+		name = "HTTP/1.1"
+		if bytes.HasPrefix(answer, []byte("HTTP/1.0")) {
+			name = "HTTP/1.0"
+		}
 	case bytes.HasPrefix(answer, []byte("<")): // an error page of an old server
 		name = "HTTP/1"
 	}
@@ -347,13 +352,13 @@ func (e *Endpoint) ofCertificate(err error) *fault {
 	case errors.As(err, &host):
 		return e.lasting("the certificate of this etcd is for %s, not for %s: use one of its names in endpoints, or issue a certificate for %[2]s", namesOf(host.Certificate), host.Host)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().After(invalid.Cert.NotAfter):
-		return e.lasting("the certificate %q of this etcd has expired at %s: renew it there", invalid.Cert.Subject.CommonName, stamp(invalid.Cert.NotAfter))
+		return e.lasting("the certificate %q of this etcd has expired at %s: renew it there", shown(invalid.Cert.Subject.CommonName), stamp(invalid.Cert.NotAfter))
 	case isAlert(err):
 		return e.ofAlert(err)
 	}
 	var verify *tls.CertificateVerificationError
 	if errors.As(err, &verify) {
-		return &fault{text: fmt.Sprintf("%s: the certificate of this etcd is not valid: %v", e.address, verify.Err)}
+		return &fault{text: fmt.Sprintf("%s: the certificate of this etcd is not valid: %s", e.address, shown(verify.Err.Error()))}
 	}
 	return nil
 }
@@ -398,16 +403,28 @@ func (e *Endpoint) lasting(format string, args ...any) *fault {
 	return &fault{text: e.address + ": " + fmt.Sprintf(format, args...), lasting: true}
 }
 
-// namesOf returns the names that a certificate is for.
+// namesOf returns the names that a certificate is for, or the first of many. Nobody has vouched for
+// them: they come from whoever has answered.
 func namesOf(c *x509.Certificate) string {
-	all := c.DNSNames
+	const most = 5
+	var all []string
+	for _, name := range c.DNSNames {
+		all = append(all, shown(name))
+	}
 	for _, ip := range c.IPAddresses {
 		all = append(all, ip.String())
 	}
 	if len(all) == 0 {
 		return "no host"
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(text.Few(all, most), ", ")
+}
+
+// shown returns a text of the peer, or its beginning, on one line without characters that a terminal
+// would act on.
+func shown(s string) string {
+	const most = 200
+	return strings.Join(strings.Fields(text.Visible(text.Cut(s, most))), " ")
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -26,7 +26,7 @@ var layers = []layer{
 		"it writes values for people and knows none of berth's types",
 	},
 	{
-		"internal/dial", nil,
+		"internal/dial", []string{"internal/text"},
 		"why a connection to etcd fails is the same for all clients of etcd",
 	},
 	{
@@ -66,7 +66,7 @@ var layers = []layer{
 		"settings are texts and numbers: what they are for is glued in cmd",
 	},
 	{
-		"internal/store", []string{"internal/dial"},
+		"internal/store", []string{"internal/dial", "internal/text"},
 		"the connection to etcd decides nothing, and so needs no other package",
 	},
 	{
