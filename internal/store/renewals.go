@@ -31,6 +31,7 @@ type renewStream struct {
 
 	mu      sync.Mutex
 	used    bool       // a request was sent
+	closed  bool       // no further request is sent: another stream is in use
 	waiting []*renewal // in the order of the requests
 	err     error      // why it has ended
 }
@@ -49,6 +50,8 @@ type renewed struct {
 var (
 	// errOfAnother ends the requests behind one that etcd has refused, and the stream for it.
 	errOfAnother = errors.New("another lease of the stream was refused")
+	// errReplaced ends a request that came to its stream when another one was in use already.
+	errReplaced = errors.New("the stream was replaced")
 	errOrder     = errors.New("etcd has answered out of order")
 )
 
@@ -57,7 +60,10 @@ var (
 func (r *renewals) renew(ctx context.Context, id LeaseID, token string) (time.Duration, error) {
 	for {
 		ttl, err := r.once(ctx, id, token)
-		if !errors.Is(err, errOfAnother) { // one less is before this one
+		switch {
+		case errors.Is(err, errOfAnother): // one less is before this one
+		case errors.Is(err, errReplaced):
+		default:
 			return ttl, err
 		}
 	}
@@ -180,6 +186,10 @@ func (s *renewStream) send(req *renewal) {
 		req.done <- renewed{err: s.toOthers()}
 		return
 	}
+	if s.closed { // gRPC would end the stream, and with it the requests that it still answers
+		req.done <- renewed{err: errReplaced}
+		return
+	}
 	s.waiting, s.used = append(s.waiting, req), true
 	_ = s.client.Send(&pb.LeaseKeepAliveRequest{ID: int64(req.id)}) // Recv tells why it failed
 }
@@ -189,6 +199,7 @@ func (s *renewStream) closeSend() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
+		s.closed = true
 		_ = s.client.CloseSend() // Recv tells
 	}
 }
