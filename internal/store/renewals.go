@@ -52,7 +52,7 @@ var (
 	errOfAnother = errors.New("another lease of the stream was refused")
 	// errReplaced ends a request that came to its stream when another one was in use already.
 	errReplaced = errors.New("the stream was replaced")
-	errOrder     = errors.New("etcd has answered out of order")
+	errOrder    = errors.New("etcd has answered out of order")
 )
 
 // renew renews a lease as the user of a token. If it has no answer in time, its stream is
