@@ -404,7 +404,7 @@ func (e *Endpoint) lasting(format string, args ...any) *fault {
 }
 
 // namesOf returns the names that a certificate is for, or the first of many. Nobody has vouched for
-// them: they come from whoever has answered.
+// them: they come from any server that answers.
 func namesOf(c *x509.Certificate) string {
 	const most = 5
 	var all []string
