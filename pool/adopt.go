@@ -13,6 +13,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // adoptClaims takes over what an earlier life of this instance holds: every
@@ -128,7 +129,7 @@ func (c *core) takeOver(p part, last *journalValue) bool {
 		req: &Request{
 			ID: id, Slots: rec.Pools, Priority: rec.Priority, Holder: rec.Holder,
 		},
-		needs: needsOf(rec.Pools), record: rec, waiting: &Waiting{Mine: true},
+		needs: needsOf(rec.Pools), record: rec, waiting: &admit.Waiter{Mine: true},
 		holding:  holding{lease: p.lease, reserved: len(p.slots), slots: p.slots, former: true},
 		order:    Order{Priority: rec.Priority, Claim: id, By: hash(c.host + "/" + c.instance)},
 		received: true, // by its holder: a later request that is canceled does not release it
@@ -161,7 +162,7 @@ func (c *core) giveBackOrphaned(p part) *entry {
 func ownerless(id string, slots []placed, rev int64) *entry {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &entry{
-		req: &Request{ID: id, Bridge: true}, holding: holding{slots: slots, rev: rev}, waiting: &Waiting{Mine: true},
+		req: &Request{ID: id, Bridge: true}, holding: holding{slots: slots, rev: rev}, waiting: &admit.Waiter{Mine: true},
 		claim: &Claim{ID: id, ctx: ctx, cancel: cancel},
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // request takes a new entry. The answer goes to reply, which must be buffered. If the
@@ -35,7 +36,7 @@ func (c *core) enter(e *entry, now time.Time) {
 		e.answer(outcome{err: err, shown: c.specsShown(e.needs)})
 		return
 	}
-	e.waiting = &Waiting{Needs: c.view.poolNeeds(req.Slots), Mine: true}
+	e.waiting = &admit.Waiter{Needs: c.view.poolNeeds(req.Slots), Mine: true}
 	if p, ok := c.places[req.ID]; ok {
 		delete(c.places, req.ID)
 		if now.Before(p.until) && p.req.sameAs(req) {

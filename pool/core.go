@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // Leases provides the leases that claims are attached to.
@@ -199,7 +200,7 @@ type core struct {
 // scratch is memory that each plan uses again.
 type scratch struct {
 	own, candidates []candidate
-	waiting         []*Waiting
+	waiting         []*admit.Waiter
 	journal         []byte
 }
 

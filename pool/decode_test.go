@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // wantCorrupt checks that an error of a decoder names the key.
@@ -218,7 +219,7 @@ func TestLayoutsShareALimitOut(t *testing.T) {
 			t.Fatalf("limit %d is shared out over %d groups as %d", limit, l.groups, sum)
 		}
 	}
-	if l := layoutOf(Unlimited); l.groups != MaxGroups || l.capacity(0) != unlimitedCapacity {
+	if l := layoutOf(Unlimited); l.groups != MaxGroups || l.capacity(0) != admit.UnlimitedCapacity {
 		t.Errorf("unlimited: %+v", l)
 	}
 }

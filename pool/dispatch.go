@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // While claims wait for a pool, one instance grants them: the pool's dispatcher. It holds the
@@ -295,13 +296,13 @@ func (c *core) othersWait(p *poolView, b *builder) bool {
 
 // anyFits reports whether a claim that waits for a pool could be granted.
 func (c *core) anyFits(p *poolView) bool {
-	var waiting []*Waiting
+	var waiting []*admit.Waiter
 	for _, w := range c.view.waiters {
 		w.waiting.Yielded, w.waiting.Mine = c.passed(w), true
 		waiting = append(waiting, w.waiting)
 	}
-	for _, i := range Admit(c.view.capacities(), waiting).Grants {
-		if slices.ContainsFunc(waiting[i].Needs, func(n PoolNeed) bool { return n.Pool == p.number }) {
+	for _, i := range admit.Admit(c.view.capacities(), waiting).Grants {
+		if slices.ContainsFunc(waiting[i].Needs, func(n admit.Need) bool { return n.Pool == p.number }) {
 			return true
 		}
 	}

@@ -22,7 +22,7 @@
 //
 // An engine keeps a view of the pools that it uses, each read or watched as far as
 // it acts on it: see [scope]. A goroutine owns the view, and collects operations
-// while a transaction is in flight. Then it plans the next: it runs [Admit] over the
+// while a transaction is in flight. Then it plans the next: it runs Admit over the
 // claims that it may grant, picks slot keys for the grants, and commits under
 // compares that fail if anything was put into what it touched since its view. So the
 // view may be old: that costs a retry, never a slot.
@@ -36,7 +36,7 @@
 // A claim of several pools is granted by the dispatcher of the first one by name.
 //
 // Files, in the order of a claim: engine.go (the loop), core.go (the state machine),
-// plan.go (what to send next), dispatch.go (which instance grants), admit.go (which
+// plan.go (what to send next), dispatch.go (which instance grants), package admit (which
 // waiters may be granted), placer.go (on which keys), batch.go and builder.go (one
 // transaction of many), answer.go (its outcome), notice.go (grants to and from other
 // instances), view.go (what is known). Slots that stay with an instance: retain.go (granted

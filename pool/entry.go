@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/admit"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
@@ -27,9 +28,9 @@ const (
 type entry struct {
 	req     *Request
 	needs   []Need
-	kind    string   // of what it needs: see [kindOf]
-	waiting *Waiting // for Admit, while queued
-	record  *record  // for its main key
+	kind    string        // of what it needs: see [kindOf]
+	waiting *admit.Waiter // for Admit, while queued
+	record  *record       // for its main key
 	spelled spelled
 
 	state     state

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // calm ends all trouble and gives the pools a few slots.
@@ -129,16 +130,16 @@ func (w *world) blockedBy(hung *simHost) string {
 			continue
 		}
 		candidates := c.all()
-		waiting := make([]*Waiting, len(candidates))
+		waiting := make([]*admit.Waiter, len(candidates))
 		for i, cd := range candidates {
 			w := *cd.waiting()
 			w.Mine, w.Yielded = true, cd.w != nil && c.passed(cd.w)
 			waiting[i] = &w
 		}
-		for _, i := range Admit(c.view.capacities(), waiting).Grants {
+		for _, i := range admit.Admit(c.view.capacities(), waiting).Grants {
 			waiting[i].Yielded = candidates[i].w != nil && candidates[i].w.by.name == hung.core.name()
 		}
-		for _, i := range Admit(c.view.capacities(), waiting).Grants {
+		for _, i := range admit.Admit(c.view.capacities(), waiting).Grants {
 			if e := candidates[i].e; e != nil && e.retryAt <= c.shown(e) && e.req.Place == nil {
 				return e.req.ID
 			}

@@ -1,5 +1,7 @@
 package pool
 
+import "github.com/berthhq/berth/pool/admit"
+
 import "math/bits"
 
 // placed is one slot key that a claim takes, with its number of slots.
@@ -267,16 +269,13 @@ func (l layout) taken(next layout) (slots int) {
 	return slots
 }
 
-// unlimitedCapacity represents no capacity: more than can ever be held.
-const unlimitedCapacity = 1 << 40
-
 // capacity of a group: 0 for one that the layout does not have.
 func (l layout) capacity(group int) int {
 	switch {
 	case group < 0 || group >= l.groups:
 		return 0
 	case l.perGroup == 0:
-		return unlimitedCapacity
+		return admit.UnlimitedCapacity
 	case l.spread && group < l.limit%l.groups:
 		return l.perGroup + 1
 	case !l.spread && group == l.groups-1:

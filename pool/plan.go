@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // plan decides what the next batch does, in numbered steps over one state of
@@ -210,7 +211,7 @@ type refusal struct {
 	err error
 }
 
-// admit runs [Admit] over the candidates and adds its grants to the batch. It reports
+// admit runs [admit.Admit] over the candidates and adds its grants to the batch. It reports
 // whether to try again although nothing happens.
 func (c *core) admit(b *builder, now time.Time) (again bool) {
 	capacities := c.view.capacities()
@@ -226,7 +227,7 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 		waiting = append(waiting, cd.waiting())
 		b.place.othersWait = b.place.othersWait || cd.w != nil
 	}
-	d := Admit(capacities, waiting)
+	d := admit.Admit(capacities, waiting)
 	c.scratch.waiting = waiting
 
 	// Waiters that other instances grant take their place among the groups as well:
@@ -235,7 +236,7 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 	idle := map[*poolView]bool{} // pools with a claim that fits and is not granted
 	var refused []refusal
 	stop := false
-	for _, i := range merge(d.Grants, d.Fits) {
+	for _, i := range d.Served() {
 		cd := waiters[i]
 		if !waiting[i].Mine {
 			b.place.place(cd.needs(), hash(cd.host(c)))
@@ -330,18 +331,18 @@ func (c *core) noteIdle(idle map[*poolView]bool, now time.Time) {
 
 // hopeless reports, at little cost, that no claim can be granted and no entry has a verdict to
 // come: the free slots would not be enough for one of them even if it were first.
-func (c *core) hopeless(capacities []Capacity) bool {
+func (c *core) hopeless(capacities []admit.Capacity) bool {
 	if c.judged != c.view.specs {
 		c.judged = c.view.specs
 		return false
 	}
-	free := freeSlots(capacities)
+	free := admit.FreeSlots(capacities)
 	for _, e := range c.queue {
-		if e.state == queued && (e.unjudged || fits(free, e.waiting) && c.entryRoute(e) <= routeDispatch) && !c.defers(e) {
+		if e.state == queued && (e.unjudged || admit.Fits(free, e.waiting) && c.entryRoute(e) <= routeDispatch) && !c.defers(e) {
 			return false
 		}
 	}
-	return !c.dispatching() || !slices.ContainsFunc(c.view.waiters, func(w *waiter) bool { return fits(free, w.waiting) && !c.ours(w) })
+	return !c.dispatching() || !slices.ContainsFunc(c.view.waiters, func(w *waiter) bool { return admit.Fits(free, w.waiting) && !c.ours(w) })
 }
 
 // candidates returns what this instance decides about: the entries that it may grant, and
@@ -394,8 +395,8 @@ func (c *core) all() []candidate {
 	return waiters
 }
 
-// waiting is what [Admit] needs to know of a candidate.
-func (cd candidate) waiting() *Waiting {
+// waiting is what [admit.Admit] needs to know of a candidate.
+func (cd candidate) waiting() *admit.Waiter {
 	if cd.e != nil {
 		return cd.e.waiting
 	}
@@ -422,13 +423,6 @@ func (cd candidate) is(e *entry) bool { return cd.e == e || cd.w != nil && cd.or
 // ours reports whether a waiter is one of this instance.
 func (c *core) ours(w *waiter) bool {
 	return w.value.Holder.Host == c.host && w.value.Holder.Instance == c.instance
-}
-
-// merge returns two sorted lists as one.
-func merge(a, b []int) []int {
-	all := slices.Concat(a, b)
-	slices.Sort(all)
-	return all
 }
 
 // noCapacity refuses an entry that may not go now.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"maps"
 	"slices"
+
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // Prospects reports of each request whether the slots that it asks for are free for it: whether
@@ -19,7 +21,7 @@ func (e *Engine) Prospects(ctx context.Context, asked []*Request) ([]bool, error
 func (c *core) prospects(asked []*Request) []bool {
 	free := make([]bool, len(asked))
 	candidates := slices.Clone(c.all())
-	index := map[*Waiting]int{}
+	index := map[*admit.Waiter]int{}
 	for i, r := range asked {
 		e := c.entries[r.ID]
 		switch {
@@ -44,16 +46,16 @@ func (c *core) prospects(asked []*Request) []bool {
 		}
 	}
 	capacities := c.freeing()
-	left := freeSlots(capacities)
-	if !slices.ContainsFunc(slices.Collect(maps.Keys(index)), func(w *Waiting) bool { return fits(left, w) }) {
+	left := admit.FreeSlots(capacities)
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(index)), func(w *admit.Waiter) bool { return admit.Fits(left, w) }) {
 		return free // whichever is first
 	}
 	slices.SortStableFunc(candidates, func(a, b candidate) int { return a.order.Compare(b.order) })
-	waiting := make([]*Waiting, len(candidates))
+	waiting := make([]*admit.Waiter, len(candidates))
 	for i, cd := range candidates {
 		waiting[i] = cd.waiting()
 	}
-	for _, i := range Admit(capacities, waiting).Grants {
+	for _, i := range admit.Admit(capacities, waiting).Grants {
 		if n, ok := index[waiting[i]]; ok {
 			free[n] = true
 		}
@@ -69,7 +71,7 @@ func (c *core) prospective(r *Request) *entry {
 	if kept, ok := c.places[r.ID]; ok {
 		e.order.Since, e.reserve = kept.since, kept.reserve
 	}
-	e.waiting = &Waiting{Needs: c.view.poolNeeds(own.Slots)}
+	e.waiting = &admit.Waiter{Needs: c.view.poolNeeds(own.Slots)}
 	return e
 }
 
@@ -85,7 +87,7 @@ func (c *core) knows(slots map[string]int) bool {
 
 // freeing returns the capacities of the pools, without the claims that are being released
 // together with other writes.
-func (c *core) freeing() []Capacity {
+func (c *core) freeing() []admit.Capacity {
 	capacities := c.view.capacities()
 	for _, e := range c.entries {
 		if e.state != releasing || e.combined == nil {

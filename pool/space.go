@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // Space holds the free capacity of some pools after all their waiters, for a planner
@@ -40,9 +41,9 @@ type spacePool struct {
 func NewSpace(pools ...Status) *Space {
 	s := &Space{pools: map[string]spacePool{}}
 	for _, p := range pools {
-		capacity := Capacity{Limit: p.Limit, Used: p.Claimed}
+		capacity := admit.Capacity{Limit: p.Limit, Used: p.Claimed}
 		s.pools[p.Name] = spacePool{
-			limit: p.Limit, used: p.Claimed, free: freeSlots([]Capacity{capacity})[0], reserveAfter: p.ReserveAfter,
+			limit: p.Limit, used: p.Claimed, free: admit.FreeSlots([]admit.Capacity{capacity})[0], reserveAfter: p.ReserveAfter,
 			open: !p.Paused && p.Limit != Closed && !p.Deleted && p.Problem == "", known: !p.Deleted,
 			paused: p.Paused, broken: p.Problem != "",
 		}
@@ -71,7 +72,7 @@ func (s *Space) Take(slots map[string]int) { s.add(slots, true) }
 
 // Reserve keeps what a claim needs that does not fit: what is free now goes to
 // nobody behind it. Only the first in a pool reserves, and only what can be had; else
-// it is false. These are the rules of [Admit].
+// it is false. These are the rules of [admit.Admit].
 func (s *Space) Reserve(slots map[string]int) bool {
 	for name, n := range slots {
 		if r := s.pools[name]; r.reserved || !r.open || r.limit != Unlimited && n > r.limit {
@@ -206,12 +207,12 @@ func (r *Reader) space(o own) *Space {
 	v := r.view
 	s := NewSpace(v.statuses()...)
 	queue := v.queue(o)
-	waiting := make([]*Waiting, len(queue))
+	waiting := make([]*admit.Waiter, len(queue))
 	for i, q := range queue {
-		waiting[i] = &Waiting{Needs: v.poolNeeds(q.Pools), Reserve: q.Reserve, Yielded: q.passed}
+		waiting[i] = &admit.Waiter{Needs: v.poolNeeds(q.Pools), Reserve: q.Reserve, Yielded: q.passed}
 	}
 	capacities := v.capacities()
-	d := Admit(capacities, waiting)
+	d := admit.Admit(capacities, waiting)
 	for name, r := range s.pools {
 		p := v.pools[name]
 		r.open = capacities[p.number].Open && r.limit != Closed

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // spacePools are those that the properties below are about.
@@ -58,14 +59,14 @@ func spaceWorld(t *testing.T, rt *rapid.T) (r *rig, looks *rigHost) {
 	return r, r.hosts[2]
 }
 
-// admits is what [Admit] grants to new claims behind the waiters that a host
+// admits is what [admit.Admit] grants to new claims behind the waiters that a host
 // sees.
-func (h *rigHost) admits(newcomers ...*Waiting) Decision {
-	var waiters []*Waiting
+func (h *rigHost) admits(newcomers ...*admit.Waiter) admit.Decision {
+	var waiters []*admit.Waiter
 	for _, cd := range h.all() {
 		waiters = append(waiters, cd.w.waiting)
 	}
-	d := Admit(h.view.capacities(), append(waiters, newcomers...))
+	d := admit.Admit(h.view.capacities(), append(waiters, newcomers...))
 	first := len(waiters)
 	d.Grants = slices.DeleteFunc(d.Grants, func(i int) bool { return i < first })
 	for i := range d.Grants {
@@ -80,11 +81,11 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		_, h := spaceWorld(t, rt)
 		space := h.space()
-		var newcomers []*Waiting
+		var newcomers []*admit.Waiter
 		var fits []int
 		for i := range rapid.IntRange(1, 6).Draw(rt, "newcomers") {
 			slots := drawSlots(rt)
-			w := &Waiting{Needs: h.view.poolNeeds(slots), Mine: true, Reserve: rapid.Bool().Draw(rt, "reserves")}
+			w := &admit.Waiter{Needs: h.view.poolNeeds(slots), Mine: true, Reserve: rapid.Bool().Draw(rt, "reserves")}
 			newcomers = append(newcomers, w)
 			before := space.Clone()
 			switch {

@@ -15,12 +15,13 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // Limits and defaults of a pool.
 const (
 	// Unlimited is the limit of a pool that counts its holders and refuses none.
-	Unlimited = -1
+	Unlimited = admit.Unlimited
 	// Closed is the limit of a pool that grants nothing and keeps its waiters.
 	Closed = 0
 	// MaxLimit bounds a limit. At 50 groups it is 20,000 slots a group, which

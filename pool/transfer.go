@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // TakeOver is a request for a claim that another instance holds until it is taken over:
@@ -68,7 +69,7 @@ func (c *core) take(e *entry, reply chan<- outcome, now time.Time) {
 		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q belongs to another claim of this host", e.req.ID)}
 		return
 	}
-	e.arrived, e.listeners, e.waiting = now, []listener{{reply: reply}}, &Waiting{Mine: true}
+	e.arrived, e.listeners, e.waiting = now, []listener{{reply: reply}}, &admit.Waiter{Mine: true}
 	e.retryAt = e.takes // the view must show it, or that it has gone
 	c.entries[e.req.ID] = e
 	c.takes = append(c.takes, e)

@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // view is what an instance knows of pools: read at one revision, then watched, and moved
@@ -444,11 +445,11 @@ func (v *view) pool(name string) *poolView {
 	return p
 }
 
-// capacities returns what [Admit] needs to know, by the pools' numbers.
-func (v *view) capacities() []Capacity {
-	capacities := make([]Capacity, len(v.order))
+// capacities returns what [admit.Admit] needs to know, by the pools' numbers.
+func (v *view) capacities() []admit.Capacity {
+	capacities := make([]admit.Capacity, len(v.order))
 	for i, p := range v.order {
-		capacities[i] = Capacity{Limit: p.spec.Limit, Used: p.used, Open: p.grants() && !p.stale}
+		capacities[i] = admit.Capacity{Limit: p.spec.Limit, Used: p.used, Open: p.grants() && !p.stale}
 	}
 	return capacities
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/admit"
 )
 
 // waiter is a waiting claim, as its keys show it.
@@ -23,7 +24,7 @@ type waiter struct {
 	in      []*poolView // in whose wait queues it was seen
 	rev     int64       // when one of its keys was last put
 	lease   store.LeaseID
-	waiting *Waiting
+	waiting *admit.Waiter
 	by      *otherInstance // whose it is; this one included
 	// skip is the revision of the waiter at which it could not be granted, for a reason of
 	// its own: it is passed until it is written again.
@@ -76,7 +77,7 @@ func (v *view) putWaiter(p *poolView, text string, kv *mvccpb.KeyValue) error {
 	w.needs = needsOf(val.Pools)
 	w.first = v.pool(w.needs[0].Pool)
 	w.value, w.rev, w.lease = val, kv.ModRevision, store.LeaseID(kv.Lease)
-	w.waiting = &Waiting{Needs: v.poolNeeds(val.Pools), Reserve: val.Reserve}
+	w.waiting = &admit.Waiter{Needs: v.poolNeeds(val.Pools), Reserve: val.Reserve}
 	return nil
 }
 
@@ -135,10 +136,10 @@ func (v *view) findWaiter(o Order) (int, bool) {
 }
 
 // poolNeeds translates what a claim needs into numbers of pools.
-func (v *view) poolNeeds(slots map[string]int) []PoolNeed {
-	needs := make([]PoolNeed, 0, len(slots))
+func (v *view) poolNeeds(slots map[string]int) []admit.Need {
+	needs := make([]admit.Need, 0, len(slots))
 	for name, n := range slots {
-		needs = append(needs, PoolNeed{Pool: v.pool(name).number, N: n})
+		needs = append(needs, admit.Need{Pool: v.pool(name).number, N: n})
 	}
 	return needs
 }
@@ -338,14 +339,14 @@ func (c *core) judge(entries []*entry, now time.Time) {
 // due returns the entries that have their turn, whichever instance grants them.
 func (c *core) due() map[*entry]bool {
 	waiters := c.all()
-	var waiting []*Waiting
+	var waiting []*admit.Waiter
 	for _, cd := range waiters {
 		w := *cd.waiting()
 		w.Mine = true
 		waiting = append(waiting, &w)
 	}
 	due := map[*entry]bool{}
-	for _, i := range Admit(c.view.capacities(), waiting).Grants {
+	for _, i := range admit.Admit(c.view.capacities(), waiting).Grants {
 		due[waiters[i].e] = true
 	}
 	return due

@@ -74,7 +74,11 @@ var layers = []layer{
 		"the embedded server knows etcd and nothing of berth",
 	},
 	{
-		"pool", []string{"internal/store"},
+		"pool/admit", nil,
+		"who may have slots is decided from numbers alone",
+	},
+	{
+		"pool", []string{"internal/store", "pool/admit"},
 		"pool asks for leases through its own two-method interface: it can be tested and read without lease",
 	},
 	{

@@ -1,0 +1,158 @@
+// Package admit decides which of the claims that wait may have slots now. It is pure: all that decide about the
+// same capacities and waiters decide the same.
+package admit
+
+import "slices"
+
+// Unlimited is the limit of a pool without one.
+const Unlimited = -1
+
+// UnlimitedCapacity is the free slots of a pool without a limit: more than can ever be held.
+const UnlimitedCapacity = 1 << 40
+
+// Capacity is what [Admit] needs to know of a pool.
+type Capacity struct {
+	// Limit of slots, or [Unlimited].
+	Limit int
+	// Used slots; may exceed the limit after it was lowered.
+	Used int
+	// Open pools grant. Unknown, paused and unreadable ones do not.
+	Open bool
+}
+
+// Need is how many slots a waiter needs of the pool with that index.
+type Need struct{ Pool, N int }
+
+// Waiter is what [Admit] needs to know of a waiter.
+type Waiter struct {
+	Needs []Need
+	// Mine is set for waiters that this instance may grant; others only keep their place.
+	Mine bool
+	// Reserve keeps together what the waiter needs while it does not fit.
+	Reserve bool
+	// Yielded waiters can't use their slots now, or their instance does not say that it
+	// takes them: they are passed.
+	Yielded bool
+}
+
+// Decision is the answer of [Admit]: indexes into the waiters it was given, in
+// order.
+type Decision struct {
+	// Grants are waiters that may have their slots now, and that this instance may grant.
+	Grants []int
+	// Fits are those that another instance grants: their slots are kept for them.
+	Fits []int
+	// Free is the free slots of each pool after all waiters, and Reserved says of
+	// each pool whether a waiter has reserved in it.
+	Free     []int
+	Reserved []bool
+}
+
+// Served returns the waiters that may have their slots now, in order.
+func (d Decision) Served() []int {
+	all := slices.Concat(d.Grants, d.Fits)
+	slices.Sort(all)
+	return all
+}
+
+// Admit decides which waiters may take slots now. It is pure, and all instances
+// that see the same capacities and waiters decide the same. Order depends on it;
+// safety does not: each grant is committed under compares of its own.
+//
+// For each waiter, first to last:
+//  1. It takes nothing and keeps nothing if it can't be granted as things are,
+//     or if it is passed.
+//  2. If it fits in all its pools, its slots are taken: it is granted if this
+//     instance may grant it, and else keeps its place.
+//  3. Else, if it reserves and no waiter before it has reserved in one of its
+//     pools, its slots are kept together: what is free now and what becomes so
+//     go to nobody behind it.
+func Admit(capacities []Capacity, waiters []*Waiter) Decision {
+	free, reserved := FreeSlots(capacities), make([]bool, len(capacities))
+	d := Decision{Free: free, Reserved: reserved}
+	if len(waiters) == 0 || !anyFree(free) {
+		return d
+	}
+	for i, w := range waiters {
+		if w.Yielded || !possible(capacities, w) {
+			continue
+		}
+		switch {
+		case Fits(free, w):
+			take(free, w)
+			if w.Mine {
+				d.Grants = append(d.Grants, i)
+			} else {
+				d.Fits = append(d.Fits, i)
+			}
+			if !anyFree(free) {
+				return d // nobody behind fits
+			}
+		case w.Reserve && !anyOf(reserved, w):
+			take(free, w)
+			for _, n := range w.Needs {
+				reserved[n.Pool] = true
+			}
+		}
+	}
+	return d
+}
+
+// FreeSlots returns the free slots of each pool, below 0 after a limit was lowered.
+func FreeSlots(capacities []Capacity) []int {
+	free := make([]int, len(capacities))
+	for i, r := range capacities {
+		free[i] = r.Limit - r.Used
+		if r.Limit == Unlimited {
+			free[i] = UnlimitedCapacity
+		}
+	}
+	return free
+}
+
+// anyFree reports whether any pool has a free slot.
+func anyFree(free []int) bool {
+	for _, n := range free {
+		if n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// possible reports whether the waiter could be granted if nothing else were held.
+func possible(capacities []Capacity, w *Waiter) bool {
+	for _, n := range w.Needs {
+		r := capacities[n.Pool]
+		if !r.Open || r.Limit != Unlimited && n.N > r.Limit {
+			return false
+		}
+	}
+	return true
+}
+
+// Fits reports whether a waiter fits in the free slots of its pools.
+func Fits(free []int, w *Waiter) bool {
+	for _, n := range w.Needs {
+		if free[n.Pool] < n.N {
+			return false
+		}
+	}
+	return true
+}
+
+func take(free []int, w *Waiter) {
+	for _, n := range w.Needs {
+		free[n.Pool] -= n.N
+	}
+}
+
+// anyOf reports whether a pool that the waiter needs is set.
+func anyOf(capacities []bool, w *Waiter) bool {
+	for _, n := range w.Needs {
+		if capacities[n.Pool] {
+			return true
+		}
+	}
+	return false
+}
