@@ -97,6 +97,7 @@ func TestAClaimHasOneHolderAfterARestore(t *testing.T) {
 	// The next sidecar of the host has nothing to resume.
 	s.kill()
 	s = startSidecar(t, q.etcd, "one", dir)
+	eventually(t, "the next sidecar says that it is ready", func(context.Context) bool { return strings.Contains(s.err.String(), "ready: claims=") })
 	if text := s.err.String(); !strings.Contains(text, "ready: claims=0") {
 		t.Errorf("the next sidecar has taken claims over: %s", text)
 	}

@@ -208,10 +208,22 @@ type jobResult struct {
 // its own group: so a script stops, as if berth were not between.
 func (r jobResult) end() error {
 	if r.foreground && r.lost == nil && r.status.Signaled() && r.status.Signal() == unix.SIGINT {
-		signal.Reset(unix.SIGINT)
-		_ = unix.Kill(0, unix.SIGINT)
+		interruptGroup()
 	}
 	return status(r.code())
+}
+
+// interruptGroup sends SIGINT to the process group of exec, and does not return unless exec was started
+// with that signal ignored or blocked. The thread that gets the signal may be another one, and handle it
+// after this one has ended exec with an exit code: the pause is the time that it has.
+func interruptGroup() {
+	const pause = time.Second
+	ignored := signal.Ignored(unix.SIGINT)
+	signal.Reset(unix.SIGINT)
+	_ = unix.Kill(0, unix.SIGINT)
+	if !ignored {
+		<-time.After(pause)
+	}
 }
 
 // code returns the exit code of exec.

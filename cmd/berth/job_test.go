@@ -30,7 +30,7 @@ func jobMain() {
 		"status": jobStatus, "signals": jobSignals, "orphan": jobOrphan,
 		"crowd": jobCrowd, "pid": jobPID, "shell": jobShell, "strip": jobStrip,
 		"executor": jobExecutor, "get": jobGet, "starts": jobStarts, "background": jobBackground, "fails": jobFails,
-		"adopts": jobAdopts, "orphans": jobOrphans,
+		"adopts": jobAdopts, "interrupts": jobInterrupts, "orphans": jobOrphans,
 	}
 	verb := verbs[os.Args[1]]
 	if verb == nil {
