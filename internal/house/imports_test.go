@@ -78,6 +78,10 @@ var layers = []layer{
 		"who may have slots is decided from numbers alone",
 	},
 	{
+		"pool/slots", nil,
+		"which slots a claim takes is decided from what was read, without a clock or etcd",
+	},
+	{
 		"pool", []string{"internal/store", "pool/admit"},
 		"pool asks for leases through its own two-method interface: it can be tested and read without lease",
 	},

@@ -1,0 +1,120 @@
+package slots
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+)
+
+const (
+	// MaxNumbers is the most slots that a claim takes by a key each in one pool; more are taken by blocks.
+	MaxNumbers = 32
+	// MaxKeys is the most slot keys of a claim in all its pools.
+	MaxKeys = 64
+	// MaxRuns bounds the runs of a block, each of which is compared.
+	MaxRuns = 64
+	// MaxNumbersOfPool bounds the numbers of a pool: it is the highest limit.
+	MaxNumbersOfPool = 1_000_000
+	// MaxCompares bounds the compares of a claim: etcd accepts 128 in a transaction, 18 of which are for others.
+	MaxCompares = 110
+)
+
+// Block is a key that holds numbers of one area or, in a pool without a limit, a count of slots.
+type Block struct {
+	Area, Name int
+	Runs       []Run // ascending, disjoint; none in a pool without a limit
+	Count      int   // of slots
+	// Created is the revision that created the key; 0 if it is to be put.
+	Created int64
+}
+
+// name returns what identifies a block among those of its pool.
+func (b Block) name() blockName { return blockName{b.Area, b.Name} }
+
+type blockName struct{ area, name int }
+
+const (
+	// blockBases and blockStep distribute the names of blocks: an instance counts from blockStep times its hash modulo
+	// blockBases, so that instances rarely meet.
+	blockBases = 4096
+	blockStep  = 64
+)
+
+// Held is the slots of one claim in one pool, and what a put of their keys depends on besides their absence.
+type Held struct {
+	// Numbers are taken by a slot key each, Blocks by themselves.
+	Numbers []int
+	Blocks  []Block
+	// Spec is the revision of the spec.
+	Spec int64
+	// Areas are those of the numbers and blocks, in which no block may have been created after a revision. A
+	// pool without a limit has none.
+	Areas []Area
+}
+
+// Area is an area whose blocks are known at a revision.
+type Area struct {
+	Area     int
+	Revision int64
+}
+
+// Compares returns how many compares a put of the keys needs.
+func (h Held) Compares() int {
+	n := 1 + len(h.Numbers) + len(h.Areas)
+	for _, b := range h.Blocks {
+		n += max(1, len(b.Runs))
+	}
+	return n
+}
+
+// Slots returns how many slots are held.
+func (h Held) Slots() int {
+	n := len(h.Numbers)
+	for _, b := range h.Blocks {
+		n += b.Count
+	}
+	return n
+}
+
+// all returns the numbers that are held, by blocks too.
+func (h Held) all() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for _, n := range h.Numbers {
+			if !yield(n) {
+				return
+			}
+		}
+		for _, b := range h.Blocks {
+			for _, run := range b.Runs {
+				for n := run.From; n < run.To; n++ {
+					if !yield(n) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// ByBlocks returns the pools of which a claim takes blocks, of those with a limit: each of which it needs more than
+// [MaxNumbers] slots, and then the largest ones, until the others have at most [MaxKeys] slots in all. Of two
+// that need the same, the first by name is taken.
+func ByBlocks(needs map[string]int) map[string]bool {
+	var byKeys []string
+	blocks, keys := map[string]bool{}, 0
+	for pool, n := range needs {
+		if n > MaxNumbers {
+			blocks[pool] = true
+			continue
+		}
+		byKeys, keys = append(byKeys, pool), keys+n
+	}
+	slices.SortFunc(byKeys, func(a, b string) int { return cmp.Or(cmp.Compare(needs[b], needs[a]), cmp.Compare(a, b)) })
+	for _, pool := range byKeys {
+		if keys <= MaxKeys {
+			break
+		}
+		blocks[pool], keys = true, keys-needs[pool]
+	}
+	return blocks
+}
