@@ -2,13 +2,17 @@ package cluster
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -18,6 +22,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/internal/testcert"
 )
 
 // dialed returns a client of all members.
@@ -136,6 +141,80 @@ func TestAMemberIsReplacedByAServerWithoutData(t *testing.T) {
 	if s, err := c.Status(t.Context()); err != nil || s.Voters != 3 || len(s.Members) != 3 {
 		t.Errorf("then the cluster is %+v, %v", s, err)
 	}
+}
+
+// A member that does not lead passes the request on to the leader, but not the certificate of the user.
+func TestALearnerGetsAVoteThoughEtcdHasUsersWithCertificates(t *testing.T) {
+	t.Parallel()
+	authority := testcert.New(t)
+	pair := authority.Server(t)
+	certificate := &embed.TLS{CertFile: pair.CertFile, KeyFile: pair.KeyFile, ClientCAFile: authority.File}
+	m := embedtest.Cluster(t, 2, func(c *embed.Config) { c.TLS = certificate })
+	root := clientTLS(t, authority, authority.Client(t, rootName))
+	follower := m.Server(1 - m.Leader()).Endpoint()
+	c, err := Dial(Config{Endpoints: []string{follower}, TLS: func() *tls.Config { return root }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, step := range []func() error{
+		func() error { _, err := c.etcd.UserAdd(t.Context(), rootName, "secret"); return err },
+		func() error { _, err := c.etcd.UserGrantRole(t.Context(), rootName, rootName); return err },
+		func() error { _, err := c.etcd.AuthEnable(t.Context()); return err },
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self := Member{Name: "new", PeerURL: "http://" + unused(t)}
+	f := joiner(m, self)
+	f.TLS = c.cfg.TLS
+	begin, err := f.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := embed.Start(t.Context(), embed.Config{
+		DataDir: t.TempDir(), Name: self.Name, Members: begin.Members, Joins: true, ClientListen: "127.0.0.1:0", TLS: certificate, UnsafeNoFsync: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Kill() }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := c.Complete(ctx, server.ID(), self.PeerURL, func(err error) { t.Log("it can't finish yet:", err) }); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := c.Status(t.Context()); err != nil || s.Voters != 3 {
+		t.Errorf("then the cluster is %+v, %v", s, err)
+	}
+}
+
+// clientTLS returns the configuration of a client with a certificate of the authority.
+func clientTLS(t *testing.T, authority *testcert.Authority, own testcert.Pair) *tls.Config {
+	t.Helper()
+	pem, err := os.ReadFile(authority.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.LoadX509KeyPair(own.CertFile, own.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}
+}
+
+// unused returns an address of this machine at which no process listens.
+func unused(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }
 
 // clusterOf is the setting cluster of some members in which one has another address.

@@ -41,9 +41,14 @@ func (f *Founding) Join(ctx context.Context, serve []Member) (Start, error) {
 	}
 	all := list.Members
 	if !slices.ContainsFunc(all, f.isSelf) {
+		// etcd refuses a second learner only when it applies the change: then members that restart connect to
+		// the address of the one that was refused.
+		if slices.ContainsFunc(all, (*etcdserverpb.Member).GetIsLearner) {
+			return Start{}, errOtherJoins
+		}
 		added, err := c.etcd.MemberAddAsLearner(ctx, []string{f.Self.PeerURL})
 		if errors.Is(err, rpctypes.ErrTooManyLearners) {
-			return Start{}, fmt.Errorf("another server is joining, see 'berth cluster status': %w", err)
+			return Start{}, errOtherJoins
 		}
 		if err != nil && !isTransient(err) {
 			return Start{}, c.problem(err, "")
@@ -56,6 +61,9 @@ func (f *Founding) Join(ctx context.Context, serve []Member) (Start, error) {
 	}
 	return f.joining(all), nil
 }
+
+// errOtherJoins is the error of [Founding.Join] while the cluster has a learner: it takes one at a time.
+var errOtherJoins = errors.New("another server joins it first, see 'berth cluster status'")
 
 func (f *Founding) isSelf(m *etcdserverpb.Member) bool {
 	return slices.Contains(m.PeerURLs, f.Self.PeerURL)
@@ -105,7 +113,7 @@ func isTransient(err error) bool {
 		}
 	}
 	code := codeOf(err)
-	return code == codes.Unavailable || code == codes.DeadlineExceeded
+	return problem.CodeOf(err) == problem.EtcdUnavailable || code == codes.Unavailable || code == codes.DeadlineExceeded
 }
 
 // Missing compares the peer addresses of the cluster with those of a configuration. It returns the
@@ -157,9 +165,9 @@ func (c *Client) Complete(ctx context.Context, id uint64, peerURL string, report
 }
 
 func (c *Client) complete(ctx context.Context, id uint64, peerURL string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	try, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	list, err := c.etcd.MemberList(ctx)
+	list, err := c.etcd.MemberList(try)
 	if err != nil {
 		return false, err
 	}
@@ -169,12 +177,33 @@ func (c *Client) complete(ctx context.Context, id uint64, peerURL string) (bool,
 	}
 	self := list.Members[i]
 	if self.IsLearner {
-		_, err := c.etcd.MemberPromote(ctx, id)
-		return false, err // then check again
+		return false, c.promote(ctx, id) // then check again
 	}
 	if !slices.Contains(self.PeerURLs, peerURL) {
-		_, err := c.etcd.MemberUpdate(ctx, id, []string{peerURL})
+		_, err := c.etcd.MemberUpdate(try, id, []string{peerURL})
 		return err == nil, err
 	}
 	return true, nil
+}
+
+// promote makes a learner a voting member. It sends the request to the leader: another member would pass it on
+// without the certificate of the user, and the leader refuses that if etcd has users.
+func (c *Client) promote(ctx context.Context, id uint64) error {
+	s, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(s.Members, func(m MemberStatus) bool { return m.Leader })
+	if i < 0 {
+		return rpctypes.ErrNoLeader
+	}
+	leader, err := c.at(s.Members[i].at)
+	if err != nil {
+		return err
+	}
+	defer leader.Close()
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, err = leader.etcd.MemberPromote(ctx, id)
+	return err
 }
