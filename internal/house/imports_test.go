@@ -82,6 +82,10 @@ var layers = []layer{
 		"which slots a claim takes is decided from what was read, without a clock or etcd",
 	},
 	{
+		"pool/wire", []string{"internal/problem", "internal/store", "pool", "pool/slots"},
+		"what etcd holds of pools is spelled and read without a connection to it",
+	},
+	{
 		"pool", []string{"internal/store", "pool/admit"},
 		"pool asks for leases through its own two-method interface: it can be tested and read without lease",
 	},

@@ -29,11 +29,14 @@ func (e *CorruptError) Unwrap() error { return e.Reason }
 
 // VersionError tells that a value was written by a version of berth that this
 // one does not know.
-type VersionError struct{ Version int }
+type VersionError struct {
+	Version int // of the value
+	Reads   int // the one that this berth reads
+}
 
 // Error names both versions and says what to do.
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("it has version %d, and this berth reads version %d only: upgrade the older one", e.Version, Version)
+	return fmt.Sprintf("it has version %d, and this berth reads version %d only: upgrade the older one", e.Version, e.Reads)
 }
 
 // Encode writes a value. Values are made of plain structs, so that failing is a
@@ -63,6 +66,11 @@ var Now = V{Version}
 // unknown fields and anything behind the value are errors. The error is a
 // [*CorruptError].
 func Decode(key string, data []byte, value Versioned) error {
+	return DecodeVersion(Version, key, data, value)
+}
+
+// DecodeVersion is [Decode] of values of another version.
+func DecodeVersion(version int, key string, data []byte, value Versioned) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	err := d.Decode(value)
@@ -73,14 +81,14 @@ func Decode(key string, data []byte, value Versioned) error {
 	}
 	// Another version is the better reason for whatever else is wrong.
 	var head V
-	if err != nil && json.Unmarshal(data, &head) == nil && head.Version != Version {
-		return &CorruptError{Key: key, Reason: &VersionError{Version: head.Version}}
+	if err != nil && json.Unmarshal(data, &head) == nil && head.Version != version {
+		return &CorruptError{Key: key, Reason: &VersionError{Version: head.Version, Reads: version}}
 	}
 	if err != nil {
 		return &CorruptError{Key: key, Reason: err}
 	}
-	if v := value.version(); v != Version {
-		return &CorruptError{Key: key, Reason: &VersionError{Version: v}}
+	if v := value.version(); v != version {
+		return &CorruptError{Key: key, Reason: &VersionError{Version: v, Reads: version}}
 	}
 	return nil
 }

@@ -1,0 +1,103 @@
+package wire
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/slots"
+)
+
+// Keys spells the keys of pools.
+type Keys struct{ store.Keys }
+
+const (
+	slotsPart  = "/slots/"
+	blocksPart = "b/"
+	// numberWidth is the width of a number in a key, so that keys are sorted as numbers are: the highest limit is 1,000,000.
+	numberWidth = 6
+	// areaWidth is that of an area, of which a pool has at most 50.
+	areaWidth = 2
+	// maxName bounds the number in a block's name: 4,096 instances begin 64 apart, and a name is in use once.
+	maxName = 1_000_000
+)
+
+// Number is the slot key of a number of a pool.
+func (k Keys) Number(pool string, number int) string {
+	b := make([]byte, 0, len(k.Pools())+len(pool)+len(slotsPart)+numberWidth)
+	b = append(append(append(b, k.Pools()...), pool...), slotsPart...)
+	return string(appendPadded(b, number, numberWidth))
+}
+
+// Numbers returns the range of the slot keys of a run of numbers.
+func (k Keys) Numbers(pool string, r slots.Run) (from, to string) {
+	from = k.Number(pool, r.From)
+	if r.To >= slots.MaxNumbersOfPool {
+		return from, k.Blocks(pool) // which are the only keys behind them
+	}
+	return from, k.Number(pool, r.To)
+}
+
+// Blocks is the prefix of all blocks of a pool. The keys before it, below [store.Keys.Slots], are slot keys.
+func (k Keys) Blocks(pool string) string { return k.Slots(pool) + blocksPart }
+
+// Area is the prefix of the blocks of an area.
+func (k Keys) Area(pool string, area int) string {
+	return string(append(appendPadded([]byte(k.Blocks(pool)), area, areaWidth), '/'))
+}
+
+// Block is the key of a block.
+func (k Keys) Block(pool string, area, name int) string {
+	return k.Area(pool, area) + strconv.Itoa(name)
+}
+
+// Pending is the key that exists while claims wait for a pool.
+func (k Keys) Pending(pool string) string { return k.Prefix() + "pending/" + pool }
+
+// ID is the key of a claim whose id its user has chosen.
+func (k Keys) ID(claim string) string { return k.Prefix() + "ids/" + claim }
+
+// Layout is the key that has the version of the layout.
+func (k Keys) Layout() string { return k.Prefix() + "layout" }
+
+// Ref returns what a slot key or a block of any pool refers to. It is an error for other keys.
+func (k Keys) Ref(key string) (Ref, error) {
+	pool, rest, ok := strings.Cut(strings.TrimPrefix(key, k.Pools()), slotsPart)
+	if !ok || !strings.HasPrefix(key, k.Pools()) {
+		return Ref{}, fmt.Errorf("key %q is not one of a slot", key)
+	}
+	r := Ref{Pool: pool, Area: -1}
+	var err error
+	if block, is := strings.CutPrefix(rest, blocksPart); is {
+		area, name, _ := strings.Cut(block, "/")
+		if r.Area, err = parsePadded(area, areaWidth, slots.MaxAreas); err == nil {
+			r.Number, err = parsePadded(name, 1, maxName)
+		}
+	} else {
+		r.Number, err = parsePadded(rest, numberWidth, slots.MaxNumbersOfPool)
+	}
+	if err != nil || !isPool(pool) {
+		return Ref{}, fmt.Errorf("key %q is not one of a slot", key)
+	}
+	return r, nil
+}
+
+// appendPadded appends a number with at least width digits.
+func appendPadded(b []byte, n, width int) []byte {
+	for most := 10; width > 1; width, most = width-1, most*10 {
+		if n < most {
+			b = append(b, '0')
+		}
+	}
+	return strconv.AppendInt(b, int64(n), 10)
+}
+
+// parsePadded reads what appendPadded has written, below a bound, and no other spelling: no two keys refer to the same.
+func parsePadded(s string, width, bound int) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n >= bound || string(appendPadded(nil, n, width)) != s {
+		return 0, fmt.Errorf("%q is not a number below %d with at least %d digits", s, bound, width)
+	}
+	return n, nil
+}
