@@ -85,6 +85,9 @@ func execAction(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	c.App.ErrWriter = newUnhurried(c.App.ErrWriter)
+	// Without a handler, a message to a pipe that nobody reads ends the process, and leaves the command.
+	catch(make(chan os.Signal, 1), unix.SIGPIPE)
 	log := newLogger(c.App.ErrWriter, s, hclog.Warn)
 	report := func(format string, args ...any) { say(c, format, args...) }
 	tracer, endTracing, err := startTracing(c.Context, s, "exec", log, nil)

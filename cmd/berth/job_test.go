@@ -30,7 +30,7 @@ func jobMain() {
 		"status": jobStatus, "signals": jobSignals, "orphan": jobOrphan,
 		"crowd": jobCrowd, "pid": jobPID, "shell": jobShell, "strip": jobStrip,
 		"executor": jobExecutor, "get": jobGet, "starts": jobStarts, "background": jobBackground, "fails": jobFails,
-		"adopts": jobAdopts, "interrupts": jobInterrupts, "orphans": jobOrphans,
+		"adopts": jobAdopts, "interrupts": jobInterrupts, "orphans": jobOrphans, "clog": jobClog,
 	}
 	verb := verbs[os.Args[1]]
 	if verb == nil {
@@ -88,6 +88,25 @@ func jobHold(a []string) error {
 		return err
 	}
 	return waitUntil("no "+a[1], func() bool { return exists(a[1]) })
+}
+
+// jobClog STARTED FILE is like hold, and first fills the pipe that is its stderr.
+func jobClog(a []string) error {
+	if err := syscall.SetNonblock(2, true); err != nil {
+		return err
+	}
+	line := []byte("x\n")
+	for {
+		if _, err := syscall.Write(2, line); errors.Is(err, syscall.EAGAIN) {
+			break
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := syscall.SetNonblock(2, false); err != nil { // others have the same pipe
+		return err
+	}
+	return jobHold(a)
 }
 
 // jobStubborn STARTED SIGNALED is like hold, but does not stop on SIGTERM: it

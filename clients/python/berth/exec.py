@@ -33,6 +33,7 @@ _FAILURE = frozenset(
 _MIN_LEASE = 10.0
 _CHECK = 0.25  # seconds between two checks of the claim
 _WAIT_REPORT = 1.0
+_REPORT_TIME = 0.1  # how long it waits for the writing of a message
 
 # Signals that end a command which does not handle them, and others that it gets.
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -91,6 +92,7 @@ class _Exit(Exception):
 def main(argv: Sequence[str]) -> int:
     """Run a command line, and return the exit code."""
     try:
+        _open_standard_files()
         request, command, verbose = _parse(argv)
         _warn_of_variables()
         try:
@@ -112,8 +114,27 @@ def main(argv: Sequence[str]) -> int:
 
 
 def say(text: str) -> None:
-    """Report something to the user."""
-    print("berth: " + "".join(c if c.isprintable() else "?" for c in text), file=sys.stderr, flush=True)
+    """Report something to the user. The claim does not wait for a pipe that is full, or a terminal whose output was stopped."""
+    line = "berth: " + "".join(c if c.isprintable() else "?" for c in text) + "\n"
+    writer = threading.Thread(target=_write, args=(line.encode(errors="replace"),), daemon=True)
+    writer.start()
+    writer.join(_REPORT_TIME)
+
+
+def _write(line: bytes) -> None:
+    try:
+        os.write(2, line)
+    except OSError:
+        pass  # nobody could read that
+
+
+def _open_standard_files() -> None:
+    """Open /dev/null as those of the standard files that are closed: another file of this process would be in their place."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -159,7 +180,7 @@ def _parse(argv: Sequence[str]) -> Tuple[Dict[str, Any], List[str], bool]:
         step_key=a.step,
         labels=_pairs("label", a.label, None, str),
     )
-    return request, command, a.verbose or sys.stderr.isatty()
+    return request, command, a.verbose or os.isatty(2)
 
 
 def _pairs(flag: str, texts: Sequence[str], usual: Optional[str], read: Callable[[str], Any]) -> Dict[str, Any]:

@@ -39,7 +39,7 @@ def start(argv: List[str], path: str, **options: Any) -> "subprocess.Popen[bytes
         try:
             process: "subprocess.Popen[bytes]" = subprocess.Popen(argv, executable=path, **options)
         except OSError as err:
-            if err.errno != errno.ENOEXEC or b"\0" in _head(path):  # that may be for another kind of machine
+            if err.errno != errno.ENOEXEC or b"\0" in _head(path).partition(b"\n")[0]:  # that may be for another kind of machine
                 raise
             try:
                 process = subprocess.Popen([_SHELL, path, *argv[1:]], **options)

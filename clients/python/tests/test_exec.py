@@ -93,7 +93,7 @@ for _ in range(int(sys.argv[1])):
 """
 
 
-def command(*args: str, by: Sequence[str] = (), cwd: Optional[str] = None, pass_fds: Sequence[int] = (), **env: str) -> "subprocess.Popen[str]":
+def command(*args: str, by: Sequence[str] = (), cwd: Optional[str] = None, pass_fds: Sequence[int] = (), stderr: int = subprocess.PIPE, **env: str) -> "subprocess.Popen[str]":
     """Start exec with arguments and further variables, and by another program."""
     environment = {**os.environ, "PYTHONPATH": str(PYTHON), **env}
     return subprocess.Popen(
@@ -101,7 +101,7 @@ def command(*args: str, by: Sequence[str] = (), cwd: Optional[str] = None, pass_
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         start_new_session=True,
         cwd=cwd,
@@ -259,6 +259,37 @@ class ExecTest(Case):
             self.assertIn("stopping the command (exit code 76)", err)
             self.pool_is(pool, 0, 0)
 
+    def test_a_command_is_stopped_although_nobody_reads_what_is_reported(self) -> None:
+        pool = self.pool()
+        script = "echo $BERTH_CLAIM_ID; exec sleep 1000"
+        for open_reader in (False, True):
+            reader, writer = os.pipe()
+            os.set_blocking(writer, False)
+            try:
+                while open_reader:
+                    os.write(writer, b"x" * 4096)
+            except BlockingIOError:
+                os.set_blocking(writer, True)  # now the pipe is full
+            if not open_reader:
+                os.close(reader)
+            process = command("--pool", pool, "--", "sh", "-c", script, stderr=writer)
+            os.close(writer)
+            assert process.stdout is not None
+            berth.Client().claims.revoke(process.stdout.readline().strip())
+            self.ends(process, 76)
+            self.pool_is(pool, 0, 0)
+            if open_reader:
+                os.close(reader)
+
+    def test_standard_files_that_are_closed(self) -> None:
+        pool = self.pool()
+        closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+        with tempfile.TemporaryDirectory() as folder:
+            self.ends(command("--pool", pool, "--", "sh", "-c", "echo lost; readlink /proc/self/fd/0 /proc/self/fd/1 >out; exit 4", by=closed, cwd=folder), 4)
+            with open(os.path.join(folder, "out"), encoding="ascii") as out:
+                self.assertEqual(out.readline(), "/dev/null\n")
+        self.ends(command("--pool", "nosuch", "--", "true", by=closed), 77)
+
     def terminal(self, script: str, typed: bytes) -> "tuple[int, str]":
         """Run a script in a terminal, type when it is ready, and return the status and what the terminal has shown."""
         pool = self.pool()
@@ -362,6 +393,7 @@ class ExecTest(Case):
             "empty": b"",
             "bare": b"#!\nexit 7\n",
             "-e": b"exit 8\n",
+            "archive": b"exit 8\n\0\1 which the shell never reads",
             "nested": f"#!{folder}/a-script\n".encode(),
             "windows": b"#!/bin/sh\r\nexit 0\n",
             "no-interpreter": b"#! /no/such/shell -x\n",
@@ -387,6 +419,7 @@ class ExecTest(Case):
             ("./plain", usual, 8, ""),
             ("./empty", usual, 0, ""),
             ("./bare", usual, 7, ""),
+            ("./archive", usual, 8, ""),
             ("./nested", usual, 5, ""),
             ("./binary", usual, 126, "Exec format error"),
             ("a-script", usual + ":" + folder, 5, ""),
