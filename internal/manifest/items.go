@@ -142,12 +142,15 @@ func parseItems(data []byte) ([]json.RawMessage, error) {
 	number := 0
 	for line := range bytes.Lines(data) {
 		number++
-		line = bytes.TrimRight(line, "\r\n")
+		line = strict.Text(bytes.TrimRight(line, "\r\n")) // another file may begin here
 		if !utf8.Valid(line) {
 			return nil, &strict.SyntaxError{Line: number, Reason: "it is not text in UTF-8"}
 		}
 		if bytes.IndexByte(line, 0) >= 0 {
 			return nil, &strict.SyntaxError{Line: number, Reason: "it has a NUL byte: write each item on a line of its own"}
+		}
+		if bytes.IndexByte(line, '\r') >= 0 {
+			return nil, &strict.SyntaxError{Line: number, Reason: "it has a carriage return (CR): end each line with LF, or with CR and LF"}
 		}
 		if len(bytes.TrimSpace(line)) > 0 {
 			list = append(list, encodeJSON(string(line)))

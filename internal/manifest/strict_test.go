@@ -9,11 +9,14 @@ import (
 	"github.com/berthhq/berth/internal/strict"
 )
 
-func TestAByteOrderMarkIsNotPartOfTheFirstItem(t *testing.T) {
+func TestAByteOrderMarkIsNotPartOfAnItem(t *testing.T) {
 	for text, want := range map[string]string{
 		"\ufeffmonday\r\ntuesday\r\n":   `["monday" "tuesday"]`,
 		"\ufeff[1, 2]":                  "[1 2]",
-		"\ufeff\n\ufeff[":               `["` + "\ufeff" + `["]`, // only the first is one
+		"a\n\ufeffb\n\ufeff\r\nc":       `["a" "b" "c"]`, // several files, one after the other
+		"\ufeff\n\ufeff[":               `["["]`,
+		"\ufeff\ufeff[1]":               "[1]",
+		"a\ufeffb":                      "[\"a\ufeffb\"]",
 		"\ufeff{\"a\": 1}":              `["{\"a\": 1}"]`,
 		"\ufeff\n [\"\\ud83d\\ude00\"]": `["\ud83d\ude00"]`,
 	} {
@@ -33,6 +36,8 @@ func TestItemsThatABodyCanNotHaveAreRefusedWithTheirPlace(t *testing.T) {
 		"[1\n":                         "f:2:1: it begins with '[' and is not a JSON array: it ends within the value",
 		"a\n\xff\n":                    "f:2: it is not text in UTF-8",
 		"a\x00b\x00":                   "f:1: it has a NUL byte: write each item on a line of its own",
+		"a\r\nb\rc\r\n":                "f:2: it has a carriage return (CR): end each line with LF, or with CR and LF",
+		"a\rb\r":                       "f:1: it has a carriage return (CR)",
 		"\ufeff[1,\n 2, 2 3]":          "f:2:7: it begins with '[' and is not a JSON array: invalid character '3'",
 		"[" + strings.Repeat("[", 200): "f:1:",
 		"\xff\xfea\x00":                "f:1: it is not text in UTF-8",

@@ -213,10 +213,11 @@ func sameKind(a, b []byte) bool {
 }
 
 // ByShell returns the command that runs a file by the shell, as execvp(3) does if the system
-// knows no format of the file, which err says. It is false of other errors, and of files that
-// are no text, which may be programs for another kind of machine.
+// knows no format of the file, which err says. It is false of other errors, and of files whose
+// first line is no text, which may be programs for another kind of machine.
 func ByShell(err error, path string, argv []string) ([]string, bool) {
-	if !errors.Is(err, unix.ENOEXEC) || slices.Contains(headOf(path), 0) {
+	first, _, _ := bytes.Cut(headOf(path), []byte("\n")) // the others may be data that the shell does not read
+	if !errors.Is(err, unix.ENOEXEC) || slices.Contains(first, 0) {
 		return nil, false
 	}
 	return append([]string{shell, path}, argv[1:]...), true

@@ -38,6 +38,7 @@ func programs(t *testing.T) (dir string) {
 		"long":            "#!/" + strings.Repeat("x", 300) + "\nexit 7\n",
 		"binary":          "\x7fPROGRAM\x00 of another machine\n",
 		"-e":              "exit 8\n",
+		"archive":         "exit 8\n\x00\x01 which the shell never reads",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
 			t.Fatal(err)
@@ -102,7 +103,7 @@ func TestAProgramThatCannotBeRunIsFoundOutBeforeItsStart(t *testing.T) {
 func TestAScriptWithoutAnInterpreterIsRunByTheShell(t *testing.T) {
 	dir := programs(t)
 	for name, want := range map[string]int{
-		"a-script": 5, "nested": 5, "spaces": 5, "plain": 8, "empty": 0, "bare": 7, "long": 7, "binary": 126, "by-env": 5, "by-env-options": 5,
+		"a-script": 5, "nested": 5, "spaces": 5, "plain": 8, "empty": 0, "bare": 7, "long": 7, "archive": 8, "binary": 126, "by-env": 5, "by-env-options": 5,
 	} {
 		path, err := LookPath(filepath.Join(dir, name), nil)
 		if err != nil {

@@ -17,8 +17,8 @@ const MaxDepth = 128
 
 const deepReason = "it is nested too deep: use at most %d levels"
 
-// Text returns a text without the byte order mark that some editors write first.
-func Text(data []byte) []byte { return bytes.TrimPrefix(data, []byte("\ufeff")) }
+// Text returns a text without the byte order marks that some editors and shells write first.
+func Text(data []byte) []byte { return bytes.TrimLeft(data, "\ufeff") }
 
 // Check returns a [*SyntaxError] unless data is one JSON value in UTF-8 that all readers take
 // for the same: no object has a name twice, no text half a surrogate pair, and it is nested at

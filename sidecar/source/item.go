@@ -84,7 +84,7 @@ func (d *decoder) lines(output []byte) error {
 	number := 0
 	for line := range bytes.Lines(output) {
 		number++
-		line = bytes.TrimSpace(line)
+		line = strict.Text(bytes.TrimSpace(line)) // another file may begin here
 		if len(line) == 0 {
 			continue
 		}

@@ -32,6 +32,8 @@ func TestWhatIsListed(t *testing.T) {
 		{"[]", nil, nil},
 		{"\ufeffa\r\nb", []string{`a="a"`, `b="b"`}, nil},
 		{"\ufeff[\"a\"]", []string{`a="a"`}, nil},
+		{"a\n\ufeffb\n\ufeff{\"id\": \"c\"}\n\ufeff\n", []string{`a="a"`, `b="b"`, `c={"id": "c"}`}, nil},
+		{"\ufeff\ufeff[\"a\"]", []string{`a="a"`}, nil},
 		{"\ufeff{\"id\": \"a\"}", []string{`a={"id": "a"}`}, nil},
 		{"ok\n" + `{"id": "a", "n": 1, "n": 2}` + "\n" + `{"id": "b", "n": "\ud800"}` + "\n" + `{"id": "c"} x`, []string{`ok="ok"`}, []string{
 			"line 2: it is not JSON that can be used: column 21: n: it is given twice",
