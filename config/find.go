@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,6 +24,8 @@ const (
 	devDataDir, serverDataDir = ".berth", "/var/lib/berth"
 	// EtcdFolder is the folder of etcd in the data directory of dev and of a server.
 	EtcdFolder = "etcd"
+	// maxSocketPath is the longest path of a unix socket, in bytes. With a longer one, dev has no socket.
+	maxSocketPath = 107
 )
 
 // EtcdSocket returns the path of the socket of etcd in the data directory of dev, and of a server that is
@@ -111,7 +114,7 @@ func (f *finder) at() string {
 
 // dial connects to an address. In place of that of the finder, it connects to the first of the sockets at
 // which a process listens. Every user of the machine can listen at the address if no other one does, so
-// it does not count if a socket is there whose server has ended.
+// it does not count if a socket is there whose server has ended, or the data of a 'berth dev' that has.
 func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 	if address != f.address {
 		return connect(ctx, "tcp", address)
@@ -122,6 +125,7 @@ func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 		return f.found(ctx)
 	}
 	var others []string // sockets of servers that are not for this user
+	var ended error
 	for _, s := range f.sockets {
 		conn, err := s.dial(ctx)
 		switch {
@@ -129,10 +133,15 @@ func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 			f.found, f.name = s.dial, unixScheme+s.path
 			return conn, nil
 		case errors.Is(err, syscall.ECONNREFUSED):
-			return nil, fmt.Errorf("no process serves %s: its server has ended, start it again, or give endpoints: %w", s.path, err)
+			return nil, hasEnded(s.path, err)
 		case errors.Is(err, fs.ErrPermission):
 			others = append(others, s.path)
+		case s.ended():
+			ended = hasEnded(s.path, err)
 		}
+	}
+	if ended != nil {
+		return nil, ended
 	}
 	at := func(ctx context.Context) (net.Conn, error) { return connect(ctx, "tcp", address) }
 	conn, err := at(ctx)
@@ -141,6 +150,20 @@ func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 	}
 	f.found, f.name = at, address
 	return conn, nil
+}
+
+func hasEnded(socket string, err error) error {
+	return fmt.Errorf("no process serves %s: its server has ended, start it again, or give endpoints: %w", socket, err)
+}
+
+// ended reports whether a 'berth dev' of this user has served the socket, and removed it when it stopped.
+func (s localSocket) ended() bool {
+	path, err := filepath.Abs(s.path)
+	if !s.own || err != nil || len(path) > maxSocketPath || checkOwner(filepath.Dir(path)) != nil {
+		return false
+	}
+	_, err = os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // notForThisUser adds to an error the sockets that only other users may connect to.

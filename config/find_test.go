@@ -69,6 +69,40 @@ func TestWithoutEndpointsTheFirstEtcdOfThisMachineIsUsed(t *testing.T) {
 	}
 }
 
+func TestCommandsInTheFolderOfABerthDevThatHasEndedUseNoOtherEtcdAtItsAddress(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	dev, server := filepath.Join(dir, "d"), filepath.Join(dir, "s")
+	address := listenAt(t, "tcp", "127.0.0.1:0").Addr().String() // of another user
+	find := func() (string, error) {
+		f := &finder{address: address, sockets: []localSocket{{EtcdSocket(dev), true}, {EtcdSocket(server), false}}}
+		conn, err := f.dial(t.Context(), address)
+		if err != nil {
+			return "", err
+		}
+		defer conn.Close()
+		return conn.RemoteAddr().String(), nil
+	}
+	if at, err := find(); err != nil || at != address {
+		t.Errorf("where berth dev never ran, it connects to %q, %v; want %s", at, err, address)
+	}
+	_ = etcdAt(t, dev).Close() // which removes the socket, as berth dev does when it stops
+	if at, err := find(); err == nil || !strings.Contains(err.Error(), EtcdSocket(dev)) {
+		t.Errorf("after the end of berth dev, it connects to %q, %v", at, err)
+	}
+	etcdAt(t, server)
+	if at, err := find(); err != nil || at != EtcdSocket(server) {
+		t.Errorf("with a server on this host, it connects to %q, %v; want %s", at, err, EtcdSocket(server))
+	}
+	long := localSocket{EtcdSocket(filepath.Join(dir, strings.Repeat("d", 107))), true}
+	if err := os.MkdirAll(filepath.Dir(long.path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if long.ended() {
+		t.Error("a berth dev whose path is too long for a socket has no socket while it runs, and counts as ended")
+	}
+}
+
 func TestOnlyProcessesWithoutEndpointsFindEtcd(t *testing.T) {
 	for name, flag := range map[string]map[string]string{
 		"endpoints": {"endpoints": "127.0.0.1:2379"},
