@@ -164,7 +164,8 @@ var (
 	cronJob      = regexp.MustCompile(`^([0-9*/,-]+\s+){5}(.*)$`)
 )
 
-// cron gives a job a short PATH and few other variables, besides those of the crontab, and runs it by sh.
+// cron gives a job a short PATH and few other variables, besides those of the crontab, and runs it by sh. It mails what
+// a job prints, whatever its exit code is.
 func TestJobsOfCrontabsRunInTheEnvironmentOfCron(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs other processes: there is nothing to see for the race detector")
@@ -180,6 +181,12 @@ func TestJobsOfCrontabsRunInTheEnvironmentOfCron(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	prepare := func(text string) {
+		t.Helper()
+		if out, err := r.command(t.Context(), text).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", text, err, out)
+		}
+	}
 	here := strings.NewReplacer("etcd-1:2379,etcd-2:2379,etcd-3:2379", r.etcd, "/opt/jobs/", jobs+"/", "/usr/local/bin", filepath.Join(r.dir, "bin"))
 	for _, b := range blocksOf(t, "how-to/cron.md", "crontab") {
 		env := []string{"PATH=/usr/bin:/bin", "SHELL=/bin/sh", "HOME=" + r.dir, "LOGNAME=etl"}
@@ -193,11 +200,23 @@ func TestJobsOfCrontabsRunInTheEnvironmentOfCron(t *testing.T) {
 			if job == nil {
 				t.Fatalf("how-to/cron.md:%d: %q is neither a variable nor a job", b.line, line)
 			}
-			cmd := exec.Command("/bin/sh", "-c", job[2])
-			cmd.Dir, cmd.Env = r.dir, env
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("how-to/cron.md:%d: %s: %v\n%s", b.line, job[2], err, out)
+			cron := func(why, want string) {
+				t.Helper()
+				cmd := exec.Command("/bin/sh", "-c", job[2])
+				cmd.Dir, cmd.Env = r.dir, env
+				out, err := cmd.CombinedOutput()
+				if err != nil || !strings.Contains(string(out), want) || (want == "") != (len(out) == 0) {
+					t.Errorf("how-to/cron.md:%d: %s, %s: %v, and cron mails %q, want %q", b.line, why, job[2], err, out, want)
+				}
 			}
+			cron("with free slots", "")
+			if !strings.Contains(job[2], "--wait 0") {
+				continue
+			}
+			prepare("bin/berth pools pause api")
+			cron("without free slots", "")
+			prepare("bin/berth pools resume api; printf '#!/bin/sh\necho no answer\nexit 3\n' > jobs/poll.sh")
+			cron("if the job fails", "no answer")
 		}
 	}
 }
