@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	units "github.com/berthhq/berth/internal/text"
 )
 
 // Group is a set of settings that are used together: see [Load] and [Flags].
@@ -84,13 +86,21 @@ func lookup(name string) (Field, bool) {
 	return fields[i], true
 }
 
-func names() string {
+func names() []string {
 	all := make([]string, len(fields))
 	for i, f := range fields {
 		all[i] = f.Name
 	}
 	slices.Sort(all)
-	return strings.Join(all, ", ")
+	return all
+}
+
+// meant returns which setting is meant by a name that is none, or which settings there are.
+func meant(name string) string {
+	if near := units.Nearest(strings.ToLower(name), names()); near != "" {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	return "the settings are " + strings.Join(names(), ", ")
 }
 
 // value is the part of [Settings] that a field is about.

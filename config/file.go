@@ -78,7 +78,7 @@ func decode(path string, data []byte) (map[string]entry, Problems) {
 		field, ok := lookup(key.Value)
 		if !ok || key.Kind != yaml.ScalarNode {
 			problems = append(problems, Problem{
-				Source: source, Value: key.Value, Message: "is no setting: there are " + names(),
+				Source: source, Value: key.Value, Message: "is not a setting: " + meant(key.Value),
 			})
 			continue
 		}

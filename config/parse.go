@@ -118,7 +118,7 @@ func sizeFrom(least, most Size) func(string) (Size, bool) {
 func numberFrom(least, most int) func(string) (int, bool) {
 	return func(text string) (int, bool) {
 		n, err := strconv.Atoi(text)
-		return n, err == nil && n >= least && n <= most
+		return n, err == nil && units.IsDecimal(text) && n >= least && n <= most
 	}
 }
 

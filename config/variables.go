@@ -27,14 +27,16 @@ var others = []string{
 // berth, after the prefix.
 var ofService = regexp.MustCompile(`(^|_)(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// Unknown returns the names of the variables in an environment that begin as those of berth do, are not empty,
-// and mean nothing to it.
+// Unknown returns the names of the variables in an environment that begin as those of berth do, or are those of berth in
+// lower case letters, are not empty, and mean nothing to it.
 func Unknown(env []string) []string {
 	known := append(Variables(), others...)
 	var unknown []string
 	for _, e := range env {
 		name, value, _ := strings.Cut(e, "=")
 		rest, ours := strings.CutPrefix(name, VariablePrefix)
+		// In other letters, it is ours only if a variable of berth was meant.
+		ours = ours || slices.Contains(known, strings.ToUpper(name))
 		if !ours || value == "" || slices.Contains(known, name) {
 			continue
 		}

@@ -105,11 +105,11 @@ func (s Spec) Validate() error {
 // reserveNever is how [NeverReserve] is written, in etcd and everywhere else.
 const reserveNever = "-1"
 
-// ParseLimit reads a limit as users write it: a number from -1 to [MaxLimit]. A number with the sign +
-// looks like an increase, which no limit is.
+// ParseLimit reads a limit as users write it: a decimal number from -1 to [MaxLimit]. A number with the
+// sign + looks like an increase, which no limit is.
 func ParseLimit(s string) (int, error) {
 	n, err := strconv.Atoi(s)
-	if err != nil || strings.HasPrefix(s, "+") || n < Unlimited || n > MaxLimit {
+	if err != nil || !text.IsDecimal(s) || n < Unlimited || n > MaxLimit {
 		return 0, problem.Field("limit", "must be a number from %d to %s; to raise by one, write the new limit", Unlimited, text.Number(MaxLimit))
 	}
 	return n, nil

@@ -223,7 +223,7 @@ func tokenList(r *request) error {
 	}
 	ts, err := config.ReadTokens(path)
 	if err != nil {
-		return problem.Field("tokens_file", "%w", err)
+		return ofTokens(err)
 	}
 	records := make([]tokenRecord, len(ts.List))
 	rows := make([][]string, len(ts.List))
@@ -264,12 +264,21 @@ func tokenRevoke(r *request) error {
 	}{name}, func(out *page) { out.line("token %s revoked", name) })
 }
 
+// ofTokens returns a problem of the file of tokens. That it cannot be opened is an error of the command line.
+func ofTokens(err error) error {
+	p := problem.Field("tokens_file", "%w", err)
+	if opened := (*fs.PathError)(nil); errors.As(err, &opened) {
+		return ofLine(p)
+	}
+	return p
+}
+
 // changeTokens changes a file of tokens; with os.O_CREATE it makes one if there is none. The
 // file is locked for that time, and replaced as a whole: a server never reads half of one.
 func changeTokens(path string, flag int, change func(*access.Tokens) error) (err error) {
 	file, path, err := lockFile(path, flag)
 	if err != nil {
-		return problem.Field("tokens_file", "%w", err)
+		return ofTokens(err)
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	ts, err := config.ReadTokens(path)

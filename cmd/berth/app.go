@@ -33,8 +33,8 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -50,6 +50,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/source"
 )
 
 // Categories of the commands in the help.
@@ -121,7 +122,7 @@ func warnOfVariables(c *cli.Context) {
 	}
 	for _, name := range config.Unknown(os.Environ()) {
 		hint := "it is ignored"
-		if near := text.Nearest(strings.TrimPrefix(name, config.VariablePrefix), known); near != "" {
+		if near := text.Nearest(strings.TrimPrefix(strings.ToUpper(name), config.VariablePrefix), known); near != "" {
 			hint = "did you mean " + config.VariablePrefix + near + "?"
 		}
 		say(c, "warning: the variable %s is not a setting of berth: %s", name, hint)
@@ -135,7 +136,7 @@ func group(c *cli.Context) error {
 	if of.Name == c.App.Name {
 		of = rootOf(c.App)
 	}
-	if name == "" {
+	if !c.Args().Present() {
 		writeHelp(c.App.Writer, of)
 		return nil
 	}
@@ -171,7 +172,7 @@ var (
 	claimArgument  = argument{name: "the id of a claim", check: pool.ValidateClaim}
 	runArgument    = argument{name: "the id of a run", check: run.ValidateID}
 	stepArgument   = argument{name: "a step instance: STEP or STEP[INDEX]"}
-	sourceArgument = argument{name: "the name of a source"}
+	sourceArgument = argument{name: "the name of a source", check: source.ValidateName}
 )
 
 // request is one call of a command: its flags, its arguments and its output.
@@ -181,8 +182,8 @@ type request struct {
 	*printer
 	// operator is nil until [request.connect] sets it.
 	*operator
-	// said is set once it was said where a change is made.
-	said bool
+	// changes is set if the command changes something, until it has said where.
+	changes bool
 }
 
 // handle returns the action of a command with these arguments. It checks the arguments
@@ -212,6 +213,8 @@ func onEtcd(do func(*request) error, arguments ...argument) cli.ActionFunc {
 func (r *request) check(arguments []argument) error {
 	for i, a := range arguments {
 		switch {
+		case i < len(r.args) && r.args[i] == "":
+			return usagef("%s is empty", a.name)
 		case i < len(r.args) && a.check != nil:
 			if err := a.check(r.args[i]); err != nil {
 				return ofLine(err)
@@ -299,6 +302,9 @@ func perform(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return printCandidates(stdout, app, args[2:])
 	}
 	line := arrange(app, args)
+	if err, ok := app.Metadata[metaNumber].(error); ok {
+		return report(stderr, err)
+	}
 	if c, ok := app.Metadata[metaHelp].(*cli.Command); ok {
 		writeHelp(stdout, c)
 		return 0
@@ -331,7 +337,8 @@ func (r *request) connect(do func() error) error {
 	if err != nil {
 		return err
 	}
-	backend, err := newBackend(s, newLogger(r.App.ErrWriter, s, hclog.Warn), nil)
+	var why atomic.Pointer[error]
+	backend, err := newBackend(s, newLogger(r.App.ErrWriter, s, hclog.Warn), nil, func(err error) { why.Store(&err) })
 	if err != nil {
 		return err
 	}
@@ -339,7 +346,14 @@ func (r *request) connect(do func() error) error {
 	keys := store.NewKeys(s.Prefix)
 	ctx, cancel := context.WithTimeout(r.ctx(), probeTimeout)
 	defer cancel()
-	if err := backend.Probe(ctx, keys.Pools()); err != nil {
+	slow := time.AfterFunc(firstEtcdReport, func() {
+		if err := why.Load(); err != nil {
+			r.say("waiting for etcd: %s", clean((*err).Error()))
+		}
+	})
+	err = backend.Probe(ctx, keys.Pools())
+	slow.Stop()
+	if err != nil {
 		return etcdProblem(err)
 	}
 	runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention).Bound(s.MaxRunEvents)}
@@ -347,9 +361,7 @@ func (r *request) connect(do func() error) error {
 		inspect.NewOperator(inspect.NewSnapshot(runs), audit.OnEtcd(backend, hostName(s))),
 		pool.Registry{Backend: backend, Keys: keys},
 	}
-	if slices.Contains(r.Command.Flags, cli.Flag(verboseFlag)) {
-		way{r: r}.say("etcd at " + s.EtcdAt())
-	}
+	way{r: r}.say("etcd at " + s.EtcdAt())
 	return pool.Suggest(do(), func() []string {
 		all, _ := r.Pools(ctx) // without them there is no suggestion
 		return pool.Names(all)
@@ -369,14 +381,16 @@ func options(s config.Settings, log hclog.Logger) (instance.Options, error) {
 	}, err
 }
 
-// newBackend makes the connections to etcd, without waiting for it.
-func newBackend(s config.Settings, log hclog.Logger, cluster *store.Cluster) (*store.Client, error) {
+// newBackend makes the connections to etcd, without waiting for it. Waits, if not nil, is called with what a probe waits
+// for.
+func newBackend(s config.Settings, log hclog.Logger, cluster *store.Cluster, waits func(error)) (*store.Client, error) {
 	tls, err := s.ClientTLS(log)
 	if err != nil {
 		return nil, err
 	}
 	backend, err := store.NewClient(store.Config{
 		Endpoints: s.Endpoints, Dial: s.Dial(), TLS: tls, Username: s.User, Password: s.Password.Reveal(), Logger: log, Cluster: cluster,
+		OnWait: waits,
 	})
 	if err != nil {
 		return nil, problem.Field("endpoints", "%w", err)

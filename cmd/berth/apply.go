@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -42,12 +43,11 @@ func applyCommand() *cli.Command {
 Pools and limits of tags that the file does not name are not changed, or deleted with
 --prune. A section that is not in the file is never changed. 'berth export' writes such
 a file.`,
-		Flags: []cli.Flag{
+		Flags: wayFlags(
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "read `FILE`, - for stdin"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "only print what would change"},
 			&cli.BoolFlag{Name: "prune", Usage: "delete the pools, and the limits of tags, that are not in the file"},
-			verboseFlag,
-		},
+		),
 		Action: handle(apply),
 	}
 }
@@ -65,15 +65,47 @@ func apply(r *request) error {
 	if err != nil {
 		return err
 	}
-	return way{r: r}.change(nil, func() error { return applyTo(r, want) })
+	return way{r: r}.change(
+		func(w way) error { return applyTo(r, w.declared(), want) },
+		func() error { return applyTo(r, declaredIn(r.ctx(), r.operator), want) },
+	)
+}
+
+// declared is how what a file can declare is read and changed: in etcd, or through a sidecar.
+type declared struct {
+	pools      func() ([]pool.Status, error)
+	limits     func() (run.Limits, error)
+	setLimits  func(run.LimitsChange) error
+	setPool    func(poolPlan) (pool.Spec, error)
+	deletePool func(name string) error
+}
+
+// declaredIn reads and changes what is in etcd.
+func declaredIn(ctx context.Context, o *operator) declared {
+	return declared{
+		pools: func() ([]pool.Status, error) { return o.Pools(ctx) },
+		limits: func() (run.Limits, error) {
+			limits, _, err := o.Runs.Limits(ctx)
+			return limits, err
+		},
+		setLimits: func(change run.LimitsChange) error {
+			_, _, err := o.SetLimits(ctx, change)
+			return err
+		},
+		setPool: func(p poolPlan) (pool.Spec, error) {
+			put, err := o.SetPool(ctx, p.Name, p.change)
+			return put.Spec, err
+		},
+		deletePool: func(name string) error { return o.DeletePool(ctx, name) },
+	}
 }
 
 // applyTo makes everything as declared. All that can be wrong is found out before
 // anything is changed.
-func applyTo(r *request, want manifest.Declaration) error {
+func applyTo(r *request, at declared, want manifest.Declaration) error {
 	record := applyRecord{DryRun: r.Bool("dry-run"), Pools: []poolPlan{}}
 	if want.Pools != nil {
-		pools, err := r.Pools(r.ctx())
+		pools, err := at.pools()
 		if err != nil {
 			return err
 		}
@@ -83,7 +115,7 @@ func applyTo(r *request, want manifest.Declaration) error {
 		record.Pools = append(record.Pools, planPools(pools, want, r.Bool("prune"))...)
 	}
 	if want.Limits != nil {
-		limits, _, err := r.Runs.Limits(r.ctx())
+		limits, err := at.limits()
 		if err != nil {
 			return err
 		}
@@ -94,7 +126,7 @@ func applyTo(r *request, want manifest.Declaration) error {
 		record.Limits = &plan
 	}
 	if !record.DryRun {
-		if err := carryOut(r, record); err != nil {
+		if err := carryOut(r, at, record); err != nil {
 			return err
 		}
 	}
@@ -128,9 +160,9 @@ func readable(is []pool.Status, want manifest.Declaration) error {
 
 // carryOut makes the changes one by one. Its error says how many were made if one
 // does not.
-func carryOut(r *request, record applyRecord) error {
+func carryOut(r *request, at declared, record applyRecord) error {
 	if l := record.Limits; l != nil && l.Action == changes {
-		if _, _, err := r.SetLimits(r.ctx(), l.change); err != nil {
+		if err := at.setLimits(l.change); err != nil {
 			return fmt.Errorf("limits: %w (nothing is changed)", err)
 		}
 	}
@@ -138,12 +170,12 @@ func carryOut(r *request, record applyRecord) error {
 		var err error
 		switch p.Action {
 		case creates, changes:
-			var put pool.Put
-			if put, err = r.SetPool(r.ctx(), p.Name, p.change); err == nil {
-				warnOfRetain(r, p.Name, put.Spec.Retain)
+			var spec pool.Spec
+			if spec, err = at.setPool(p); err == nil {
+				warnOfRetain(r, p.Name, spec.Retain)
 			}
 		case deletes:
-			err = r.DeletePool(r.ctx(), p.Name)
+			err = at.deletePool(p.Name)
 		}
 		if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
 			done := fmt.Sprintf("%s of %d done", text.Count(i, "pool"), len(record.Pools))
@@ -389,7 +421,7 @@ func readInput(c *cli.Context, most int) (name string, data []byte, err error) {
 	}
 	switch {
 	case err != nil:
-		return name, nil, problem.New(problem.Invalid, "%s can't be read: %w", name, err)
+		return name, nil, ofLine(problem.New(problem.Invalid, "%s can't be read: %w", name, err))
 	case len(data) > most:
 		return name, nil, problem.New(problem.TooLarge, "%s is longer than %d KB", name, most>>10)
 	}

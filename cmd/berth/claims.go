@@ -33,7 +33,14 @@ func claimsListCommand() *cli.Command {
 			&cli.StringFlag{Name: "pool", Usage: "only claims of `POOL`"},
 			&cli.StringFlag{Name: "host", Usage: "only claims of `HOST`"},
 		},
-		Action: onEtcd(claimsList),
+		Action: handle(func(r *request) error {
+			if name := r.String("pool"); name != "" {
+				if err := pool.ValidateName(name); err != nil {
+					return ofLine(err)
+				}
+			}
+			return r.connect(func() error { return claimsList(r) })
+		}),
 	}
 }
 

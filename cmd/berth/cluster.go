@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -47,7 +47,7 @@ The exit code is 0 if all members are healthy and report no alarm, otherwise 1.`
 					{
 						Name: "replace", Usage: "replace a member with a new server", ArgsUsage: "NAME [URL]",
 						Flags: []cli.Flag{
-							force, verboseFlag,
+							force,
 							&cli.BoolFlag{Name: "free", Usage: "free what the host of the member still holds, if it has not been seen for 10 s, even if its holders still run"},
 							&cli.StringFlag{Name: "of", Usage: "`HOST` of the member, as in 'berth hosts list'", DefaultText: "NAME"},
 						},
@@ -59,11 +59,11 @@ It also lists what the host of the member still holds. That is free when the lea
 then, the sidecar of a server that has the name of the host and not its state directory is not
 ready. With --free it is freed now. Its holders may still run then: what a pool of one slot
 guards can refuse their fencing tokens. If the member answers, --free only frees.`,
-						Action: onCluster(memberReplace, member, argument{name: "the address of the new member", optional: true, check: checkPeer}),
+						Action: changesCluster(memberReplace, member, argument{name: "the address of the new member", optional: true, check: checkPeer}),
 					},
 					{
-						Name: "remove", Usage: "remove a member for good", ArgsUsage: "NAME", Flags: []cli.Flag{force, verboseFlag},
-						Action: onCluster(memberRemove, member),
+						Name: "remove", Usage: "remove a member for good", ArgsUsage: "NAME", Flags: []cli.Flag{force},
+						Action: changesCluster(memberRemove, member),
 					},
 				},
 			},
@@ -87,8 +87,7 @@ jobs first.`,
 				Name: "defrag", Usage: "return free space of the databases to the disk, one member at a time",
 				Description: `A member answers no requests while it is defragmented; the leader is the last one. If there is
 space again, the command also clears the NOSPACE alarm.`,
-				Flags:  []cli.Flag{verboseFlag},
-				Action: onCluster(clusterDefrag),
+				Action: changesCluster(clusterDefrag),
 			},
 			clusterUsersCommand(),
 			{
@@ -105,12 +104,21 @@ space again, the command also clears the NOSPACE alarm.`,
 
 // onCluster is [handle] for commands that operate an etcd.
 func onCluster(do func(*request, *cluster.Client) error, arguments ...argument) cli.ActionFunc {
+	return clusterAction(false, do, arguments)
+}
+
+// changesCluster is [onCluster] for commands that change the etcd.
+func changesCluster(do func(*request, *cluster.Client) error, arguments ...argument) cli.ActionFunc {
+	return clusterAction(true, do, arguments)
+}
+
+func clusterAction(changes bool, do func(*request, *cluster.Client) error, arguments []argument) cli.ActionFunc {
 	return handle(func(r *request) error {
 		s, err := config.Load(config.FromCLI(r.Context), config.Common, config.Etcd)
 		if err != nil {
 			return err
 		}
-		if slices.Contains(r.Command.Flags, cli.Flag(verboseFlag)) {
+		if changes {
 			if err := (way{r: r}).changeCluster(s); err != nil {
 				return err
 			}
@@ -129,6 +137,7 @@ func (w way) changeCluster(s config.Settings) error {
 	if err := w.refuseSidecar(); err != nil {
 		return err
 	}
+	w.r.changes = true
 	w.say("etcd at " + s.EtcdAt())
 	return nil
 }
@@ -325,6 +334,9 @@ func clusterRestore(r *request) error {
 		return usagef("--bump-revision can't be 0: fencing tokens would be issued twice")
 	}
 	dir := filepath.Join(s.DataDir, config.EtcdFolder)
+	if info, err := os.Stat(r.args[0]); err != nil || info.IsDir() {
+		return ofLine(problem.Field("file", "there is no file %s", problem.Quote(r.args[0])))
+	}
 	done, err := cluster.Restore(r.args[0], dir, self, bump)
 	if err != nil {
 		return etcdFault(err, "")
@@ -416,7 +428,7 @@ client of the other servers. Without --hosts, it is for a client: a sidecar or a
 another host, or an operator. NAME is the identity of the client.
 
 A process reads its certificate again when the files change, so a renewal needs no restart.`,
-				Action: handle(certsIssue, argument{name: "the name of the server or client"}),
+				Action: handle(certsIssue, argument{name: "the name of the server or client", check: certs.ValidateName}),
 			},
 			{
 				Name:  "make",
@@ -452,6 +464,9 @@ func ofCerts(err error) error {
 }
 
 func certsInit(r *request) error {
+	if r.String("dir") == "" {
+		return usagef("--dir is empty")
+	}
 	pair, err := certs.Init(r.String("dir"), r.Duration("lifetime"))
 	if err != nil {
 		return ofCerts(err)
@@ -490,6 +505,11 @@ func certsMake(r *request) error {
 	}
 	for _, name := range r.StringSlice("client") {
 		all = append(all, certs.Request{Name: name, Lifetime: r.Duration("lifetime")})
+	}
+	for _, one := range all {
+		if err := certs.ValidateName(one.Name); err != nil {
+			return ofLine(err)
+		}
 	}
 	if len(all) == 0 {
 		return usagef("--server and --client are missing: name at least one certificate")

@@ -17,7 +17,7 @@ import (
 func clusterSpaceCommand() *cli.Command {
 	return &cli.Command{
 		Name: "space", Usage: "show what fills etcd, and free what can be freed",
-		Flags: []cli.Flag{&cli.BoolFlag{Name: "free", Usage: "delete what belongs to no run, compact, defragment, and clear the NOSPACE alarm"}, verboseFlag},
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "free", Usage: "delete what belongs to no run, compact, defragment, and clear the NOSPACE alarm"}},
 		Description: `Reads all keys of etcd, and shows their number and size by kind, the runs of each identity, the
 events and output of runs that do not exist, and for each member how much of its database are
 keys, history that is not compacted, and free pages. It needs the etcd user root, if etcd has

@@ -29,7 +29,6 @@ func clusterUsersCommand() *cli.Command {
 			&cli.StringFlag{Name: "passwords", Usage: "give new users a password, and write it to `DIR`/NAME; without it, a user is known by its certificate only"},
 			&cli.StringSliceFlag{Name: "remove", Usage: "remove the user `NAME`; may be repeated"},
 			&cli.BoolFlag{Name: "off", Usage: "turn authentication off: then all that can connect may do everything"},
-			verboseFlag,
 		},
 		Description: `Each NAME is a user of etcd: the name in a certificate, or the setting user. It gets exactly
 these roles, and the roles exactly the rights that they need. Other users stay as they are, and

@@ -105,7 +105,17 @@ func parsePools(texts []string) (map[string]int, error) {
 	if len(texts) == 0 {
 		return nil, nil
 	}
-	return parseSlots(texts)
+	pools, err := parseSlots(texts)
+	for _, name := range sortedNames(pools) {
+		limit := pools[name]
+		if err := pool.ValidateName(name); err != nil {
+			return nil, ofLine(err)
+		}
+		if err := (pool.Change{Limit: &limit}).Validate(); err != nil {
+			return nil, ofLine(fmt.Errorf("--pool %s: %w", name, err))
+		}
+	}
+	return pools, err
 }
 
 // banner prints where dev serves, and commands to try: program is how its user starts berth.

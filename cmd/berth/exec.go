@@ -196,7 +196,7 @@ func (s *session) take(ctx context.Context) (err error) {
 	return err
 }
 
-// firstEtcdReport is how long exec waits for etcd before it says so, unless etcd is found to be unavailable
+// firstEtcdReport is how long a command waits for etcd before it says so, unless etcd is found to be unavailable
 // sooner.
 const firstEtcdReport = 800 * time.Millisecond
 

@@ -17,6 +17,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
@@ -273,13 +274,13 @@ func execRequest(c *cli.Context, wait time.Duration) (pool.Request, error) {
 // parseSlots reads POOL=SLOTS, or POOL for one slot, each.
 func parseSlots(texts []string) (map[string]int, error) {
 	slots := map[string]int{}
-	for _, text := range texts {
-		name, number, given := strings.Cut(text, "=")
+	for _, asked := range texts {
+		name, number, given := strings.Cut(asked, "=")
 		n := 1
 		if given {
 			var err error
-			if n, err = strconv.Atoi(number); err != nil || number[0] == '+' {
-				return nil, usagef("--pool can't be %q: expected POOL=SLOTS", text)
+			if n, err = strconv.Atoi(number); err != nil || !text.IsDecimal(number) {
+				return nil, usagef("--pool must be POOL or POOL=SLOTS, such as db=2, not %q", asked)
 			}
 		}
 		if _, twice := slots[name]; twice {

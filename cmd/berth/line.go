@@ -10,6 +10,8 @@ import (
 	"io"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/berthhq/berth/internal/text"
 )
 
 // arrange puts a command line into the order in which cli reads it: the global
@@ -50,6 +52,8 @@ func arrange(app *cli.App, line []string) []string {
 	}
 	if a.help && !(a.named && a.unknown) { // that is an error of the command whose name is not known
 		app.Metadata[metaHelp] = cmp.Or(a.command, rootOf(app))
+	} else if a.number != nil && !a.unknown {
+		app.Metadata[metaNumber] = a.number
 	}
 	return a.line(line[0])
 }
@@ -60,6 +64,10 @@ const metaHelp = "help"
 // metaNothing marks in an app's metadata a command line that ends with its "--", which
 // cli does not report: the command after it is empty.
 const metaNothing = "nothing behind --"
+
+// metaNumber is the key in an app's metadata of the error of a flag whose value is not a decimal number. Package flag
+// would take 0x10, 1_0 and +1 for numbers, and 010 for 8.
+const metaNumber = "number"
 
 // verbatim marks a command whose arguments are another command line.
 const verbatim = "COMMAND [ARGUMENT…]"
@@ -78,6 +86,7 @@ type arranger struct {
 	// stray that the word before may be a flag whose value it is.
 	unknown, stray bool
 	incomplete     []string // a line without more than a flag that lacks its value
+	number         error    // of the first flag whose value is not a decimal number
 }
 
 // descend takes a word that is no flag for a command, if it can be one.
@@ -109,6 +118,11 @@ func (a *arranger) flag(word string, next []string) []string {
 	}
 	a.stray = f == nil && !strings.Contains(word, "=")
 	a.version = a.version || word == "--version" && len(a.path) == 0
+	if _, value, given := strings.Cut(word, "="); given {
+		a.checkNumber(f, value)
+	} else if len(next) > 0 {
+		a.checkNumber(f, next[0])
+	}
 	if f == nil || strings.Contains(word, "=") || !takesValue(f) {
 		*to = append(*to, word)
 		return next
@@ -122,6 +136,16 @@ func (a *arranger) flag(word string, next []string) []string {
 	}
 	*to = append(*to, word, next[0])
 	return next[1:]
+}
+
+// checkNumber notes that a flag whose value is a number has another value.
+func (a *arranger) checkNumber(f cli.Flag, value string) {
+	switch f.(type) {
+	case *cli.IntFlag, *cli.Uint64Flag:
+		if !text.IsDecimal(value) && a.number == nil {
+			a.number = ofCommand(usagef("%s", badValue(f, value)), cmp.Or(a.command, &cli.Command{}).HelpName)
+		}
+	}
 }
 
 // find returns the flag that a word names, and whether it is a global one.

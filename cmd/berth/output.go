@@ -437,6 +437,9 @@ func explain(err error) string {
 		return text + "; this is the certificate of the server: replace it there, for example with 'berth certs issue NAME --renew', or correct the clock"
 	}
 	if todo, ok := advice[problem.CodeOf(err)]; ok && !slices.ContainsFunc(advised, func(part string) bool { return strings.Contains(text, part) }) {
+		if strings.HasSuffix(text, "?") {
+			return text + " " + todo
+		}
 		return text + "; " + todo
 	}
 	return text
@@ -463,9 +466,37 @@ func onUsageError(c *cli.Context, err error, _ bool) error {
 		said = "--" + strings.TrimLeft(bare, "-") + " needs a value"
 	case invalid != "":
 		name, _, _ := strings.Cut(invalid, ":")
-		said = "--" + name + " can't be " + value
+		said = badFlag(c, name, value)
+	case strings.HasPrefix(said, "invalid boolean value "):
+		value, name, _ := strings.Cut(strings.TrimPrefix(said, "invalid boolean value "), " for -")
+		name, _, _ = strings.Cut(name, ":")
+		said = badFlag(c, name, value)
 	}
 	return ofCommand(usagef("%s", said), cmp.Or(c.Command.HelpName, "berth"))
+}
+
+// badFlag words that the flag of a name has an invalid value, which is quoted.
+func badFlag(c *cli.Context, name, quoted string) string {
+	f := findFlag(append(slices.Clone(c.Command.Flags), c.App.Flags...), name)
+	value, err := strconv.Unquote(quoted)
+	if f == nil || err != nil {
+		return "--" + name + " can't be " + quoted
+	}
+	return badValue(f, value)
+}
+
+// badValue words that a flag has an invalid value.
+func badValue(f cli.Flag, value string) string {
+	must := "another value"
+	switch f.(type) {
+	case *cli.IntFlag, *cli.Uint64Flag:
+		must = "a whole number, such as 10"
+	case *cli.DurationFlag:
+		must = "a duration such as 30s, 5m or 1h30m"
+	case *cli.BoolFlag:
+		must = "true or false"
+	}
+	return fmt.Sprintf("--%s must be %s, not %q", f.Names()[0], must, value)
 }
 
 func flagNames(c *cli.Context) []string {

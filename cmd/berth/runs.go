@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
@@ -200,7 +201,7 @@ error. A step instance that is canceled counts as failed.`,
 		Flags: wayFlags(reasonFlag, &cli.StringFlag{Name: "step", Usage: "cancel only `STEP[INDEX]`, or STEP if it has no items"}),
 		Action: handle(func(r *request) error {
 			if r.IsSet("step") {
-				return way{r: r}.change(nil, func() error { return cancelStep(r) })
+				return way{r: r}.change(way.cancelStep, func() error { return cancelStep(r) })
 			}
 			return way{r: r}.change(
 				func(w way) error { return w.cancelRun(false) },
@@ -307,7 +308,7 @@ func runsRetry(r *request) error {
 	}
 	through := way.retryRun
 	if len(which) > 0 {
-		through = nil
+		through = func(w way) error { return w.retrySteps(which) }
 	}
 	return way{r: r}.change(through, func() error { return retryRun(r, which) })
 }
@@ -382,12 +383,17 @@ func parseWhich(text string) (step.Which, error) {
 	return w, nil
 }
 
+// stepToCancel returns the step instance that --step names.
+func stepToCancel(c *cli.Context) (step.Which, error) {
+	if c.IsSet(reasonFlag.Name) {
+		return step.Which{}, usagef("--reason is of a run, and can't be given with --step")
+	}
+	return parseWhich(c.String("step"))
+}
+
 // cancelStep cancels one step instance of a run.
 func cancelStep(r *request) error {
-	if r.IsSet(reasonFlag.Name) {
-		return usagef("--reason is of a run, and can't be given with --step")
-	}
-	which, err := parseWhich(r.String("step"))
+	which, err := stepToCancel(r.Context)
 	if err != nil {
 		return err
 	}
@@ -399,13 +405,18 @@ func cancelStep(r *request) error {
 	if err != nil {
 		return err
 	}
-	record := canceledStep{Run: i.Run, Step: i.Step, Index: i.Index, Status: string(i.Status)}
-	return r.print(record, func(out *page) {
-		if i.Status == step.Running {
-			out.line("step %s of run %s is being stopped by its worker", i.Text(), i.Run)
+	return printCanceledStep(r.printer, canceledStep{Run: i.Run, Step: i.Step, Index: i.Index, Status: string(i.Status)})
+}
+
+// printCanceledStep prints which step instance was canceled.
+func printCanceledStep(p *printer, i canceledStep) error {
+	return p.print(i, func(out *page) {
+		text := store.StepID{Step: i.Step, Index: i.Index}.Text()
+		if i.Status == string(step.Running) {
+			out.line("step %s of run %s is being stopped by its worker", text, i.Run)
 			return
 		}
-		out.line("step %s of run %s is canceled", i.Text(), i.Run)
+		out.line("step %s of run %s is canceled", text, i.Run)
 	})
 }
 

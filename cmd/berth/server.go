@@ -425,7 +425,7 @@ func (m *etcdMember) campaign(ctx context.Context, cfg sidecar.Config) error {
 	}
 	s := m.s
 	s.Host = host
-	backend, err := newBackend(s, cfg.Logger, cfg.Options.Cluster)
+	backend, err := newBackend(s, cfg.Logger, cfg.Options.Cluster, nil)
 	if err != nil {
 		return err
 	}

@@ -164,7 +164,7 @@ func TestTheReplacementOfAMemberCanBeRepeated(t *testing.T) {
 	replace := func(more ...string) string {
 		t.Helper()
 		args := append([]string{"cluster", "member", "replace", "b"}, more...)
-		out, err := rig{t, []string{"BERTH_ENDPOINTS=" + n.endpoints("ac"), "BERTH_HOST=operator"}}.command(args...).CombinedOutput()
+		out, err := rig{t, []string{"BERTH_ENDPOINTS=" + n.endpoints("ac"), "BERTH_HOST=operator"}}.command(args...).Output()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -185,7 +185,7 @@ func TestTheReplacementOfAMemberCanBeRepeated(t *testing.T) {
 	// Once nothing of the host is seen any longer, --free says the same.
 	free := []string{"cluster", "member", "replace", "b", "--free", "--endpoints", n.endpoints("ac")}
 	all[0].until("what the host held can be freed", func() bool {
-		out, err := rig{t, nil}.command(free...).CombinedOutput()
+		out, err := rig{t, nil}.command(free...).Output()
 		return err == nil && strings.HasPrefix(string(out), "the replacement of member b is prepared")
 	})
 	const elsewhere = "http://127.0.0.1:9"

@@ -107,7 +107,7 @@ func (h *hostOfServer) left(ctx context.Context, host string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	backend, err := newBackend(h.s, h.log, nil)
+	backend, err := newBackend(h.s, h.log, nil, nil)
 	if err != nil {
 		return 0, err
 	}

@@ -128,7 +128,7 @@ type process struct {
 // startProcess runs a member with its own connections to the etcd cluster of the process. The member
 // waits for etcd if etcd is unavailable.
 func startProcess(s config.Settings, log hclog.Logger, cluster *store.Cluster, newMember func(*store.Client) member) (*process, error) {
-	backend, err := newBackend(s, log, cluster)
+	backend, err := newBackend(s, log, cluster, nil)
 	if err != nil {
 		return nil, err
 	}

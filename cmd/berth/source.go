@@ -255,7 +255,6 @@ func sourceDeleteCommand() *cli.Command {
 		ArgsUsage: "SOURCE",
 		Description: `Its runs stay. If the source runs again, all listed items are submitted again, except those
 whose runs still exist.`,
-		Flags: []cli.Flag{verboseFlag},
 		Action: handle(func(r *request) error {
 			return way{r: r}.change(nil, func() error {
 				return r.Act(r.ctx(), audit.DeleteSource, r.args[0], "", func(ctx context.Context) (audit.Effect, error) {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/mattn/go-isatty"
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/config"
@@ -22,10 +21,8 @@ import (
 
 // wayFlags are the flags of commands that change something through a sidecar or in etcd.
 func wayFlags(own ...cli.Flag) []cli.Flag {
-	return append(append(own, config.Flags(config.Access)...), verboseFlag)
+	return append(own, config.Flags(config.Access)...)
 }
-
-var verboseFlag = &cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "report where the change is made, even if stderr is not a terminal"}
 
 // way is how a command changes something: through a sidecar, or in etcd.
 type way struct {
@@ -41,6 +38,7 @@ func (w way) change(through func(way) error, direct func() error) error {
 	if err != nil {
 		return err
 	}
+	r.changes = !r.Bool("dry-run")
 	switch {
 	case s.Sidecar == "":
 		return r.connect(direct)
@@ -75,14 +73,10 @@ func (w way) refuseSidecar() error {
 	return nil
 }
 
-// say reports where a change is made, once, to a terminal or if that is wanted.
+// say reports where a change is made, once.
 func (w way) say(where string) {
-	r := w.r
-	if r.said {
-		return
-	}
-	r.said = true
-	if r.Bool(verboseFlag.Name) || isatty.IsTerminal(os.Stderr.Fd()) {
+	if r := w.r; r.changes {
+		r.changes = false
 		r.say("this changes %s", where)
 	}
 }
@@ -95,10 +89,7 @@ func (w way) setPool(name string, change pool.Change) error {
 	if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
 		return err
 	}
-	ch := api.PoolChange{
-		Limit: change.Limit, LeaseDuration: (*api.Duration)(change.LeaseDuration),
-		ReserveAfter: (*api.Duration)(change.ReserveAfter), Retain: (*api.Duration)(change.Retain),
-	}
+	ch := changeOf(change)
 	set := c.SetPool
 	if exists || change.Limit == nil {
 		set = c.ChangePool
@@ -115,6 +106,52 @@ func (w way) setPool(name string, change pool.Change) error {
 		was = specOf(before.Pool)
 	}
 	return r.print(*after, func(out *page) { setText(out, name, put, was, exists) })
+}
+
+// changeOf returns the change of a pool as a request to a sidecar.
+func changeOf(ch pool.Change) api.PoolChange {
+	return api.PoolChange{
+		Limit: ch.Limit, LeaseDuration: (*api.Duration)(ch.LeaseDuration), ReserveAfter: (*api.Duration)(ch.ReserveAfter),
+		Retain: (*api.Duration)(ch.Retain), Paused: ch.Paused,
+	}
+}
+
+// declared reads and changes through the sidecar what a file can declare.
+func (w way) declared() declared {
+	c, ctx := w.sidecar, w.r.ctx()
+	return declared{
+		pools: func() ([]pool.Status, error) {
+			all, err := c.Pools(ctx)
+			is := make([]pool.Status, len(all))
+			for i, p := range all {
+				is[i] = pool.Status{Name: p.Name, Spec: specOf(p), Claimed: p.Claimed, Deleted: p.Deleted, Problem: p.Problem}
+			}
+			return is, err
+		},
+		limits: func() (run.Limits, error) {
+			l, err := c.Limits(ctx)
+			if err != nil {
+				return run.Limits{}, err
+			}
+			return limitsIn(l), nil
+		},
+		setLimits: func(change run.LimitsChange) error {
+			_, _, err := w.changeLimits(change)
+			return err
+		},
+		setPool: func(p poolPlan) (pool.Spec, error) {
+			set := c.ChangePool
+			if p.Action == creates {
+				set = c.SetPool
+			}
+			after, err := set(ctx, p.Name, changeOf(p.change))
+			if err != nil {
+				return pool.Spec{}, err
+			}
+			return specOf(*after), nil
+		},
+		deletePool: func(name string) error { return c.DeletePool(ctx, name) },
+	}
 }
 
 // specOf returns the settings of a pool as a sidecar has answered them.
@@ -209,13 +246,26 @@ const limitsTries = 5
 
 // setLimits is [setLimits] through the sidecar.
 func (w way) setLimits(change run.LimitsChange) error {
+	before, now, err := w.changeLimits(change)
+	if err != nil {
+		return err
+	}
+	used, err := w.usedOf(now)
+	if err != nil {
+		return err
+	}
+	return printLimits(w.r, before, now, used)
+}
+
+// changeLimits changes limits through the sidecar, and returns those before and after.
+func (w way) changeLimits(change run.LimitsChange) (before, now run.Limits, err error) {
 	r, c := w.r, w.sidecar
 	for try := 1; ; try++ {
 		was, err := c.Limits(r.ctx())
 		if err != nil {
-			return err
+			return before, now, err
 		}
-		before := limitsIn(was)
+		before = limitsIn(was)
 		wanted := api.LimitsChange{MaxConcurrentRuns: change.MaxConcurrentRuns}
 		if len(change.Tags) > 0 { // the sidecar replaces all
 			wanted.Tags = []api.TagLimit{}
@@ -228,14 +278,9 @@ func (w way) setLimits(change run.LimitsChange) error {
 			continue
 		}
 		if err != nil {
-			return err
+			return before, now, err
 		}
-		now := limitsIn(is)
-		used, err := w.usedOf(now)
-		if err != nil {
-			return err
-		}
-		return printLimits(r, before, now, used)
+		return before, limitsIn(is), nil
 	}
 }
 
@@ -359,7 +404,7 @@ func (w way) submit(a *asked, wait time.Duration) error {
 	}
 	late := func() error { return notEnded(one.ID, wait) }
 	if err := r.within(wait, late, func(ctx context.Context) error {
-		return c.FollowRunEvents(ctx, one.ID, func(api.RunEvent) error { return nil })
+		return w.followRun(ctx, one.ID)
 	}); err != nil {
 		return err
 	}
@@ -374,7 +419,7 @@ func (w way) submit(a *asked, wait time.Duration) error {
 	case err != nil:
 		return err
 	case run.Status(one.Status) != run.Succeeded:
-		return errors.New(end)
+		return errors.New(end + w.failureText(one))
 	case r.format == "table":
 		r.say("%s", end)
 	}

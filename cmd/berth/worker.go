@@ -291,7 +291,7 @@ func workerControlCommands() []*cli.Command {
 	command := func(verb, usage, description string) *cli.Command {
 		return &cli.Command{
 			Name: verb, Usage: usage, ArgsUsage: "HOST/INSTANCE", Description: description,
-			Flags:  []cli.Flag{reason, verboseFlag},
+			Flags:  wayFlags(reason),
 			Action: handle(func(r *request) error { return workerControl(r, verb) }, argument{name: "a worker"}),
 		}
 	}
@@ -311,24 +311,32 @@ func workerControl(r *request, verb string) error {
 	if err := inspect.CheckWorkerReason(r.String("reason")); err != nil {
 		return ofLine(err)
 	}
-	return way{r: r}.change(nil, func() error {
-		w, changed, err := r.SetWorkerMode(r.ctx(), verb+"-worker", id, r.String("reason"))
-		if err != nil {
-			return err
+	return way{r: r}.change(
+		func(w way) error { return w.controlWorker(verb, id) },
+		func() error {
+			w, changed, err := r.SetWorkerMode(r.ctx(), verb+"-worker", id, r.String("reason"))
+			if err != nil {
+				return err
+			}
+			return printWorker(r.printer, id, w, changed)
+		},
+	)
+}
+
+// printWorker prints a worker whose mode was set, and whether that changed it.
+func printWorker(p *printer, id step.WorkerID, w inspect.Worker, changed bool) error {
+	return p.print(w, func(out *page) {
+		line := "worker " + id.String() + " is " + w.Status
+		if !changed {
+			line += " already"
 		}
-		return r.print(w, func(out *page) {
-			line := "worker " + id.String() + " is " + w.Status
-			if !changed {
-				line += " already"
-			}
-			if w.Active > 0 && w.Status != string(step.Working) {
-				line += ", with " + text.Count(w.Active, "step instance")
-			}
-			if w.Gone {
-				line += "; it is gone"
-			}
-			out.line("%s", line)
-		})
+		if w.Active > 0 && w.Status != string(step.Working) {
+			line += ", with " + text.Count(w.Active, "step instance")
+		}
+		if w.Gone {
+			line += "; it is gone"
+		}
+		out.line("%s", line)
 	})
 }
 
@@ -378,7 +386,7 @@ func workerList(r *request) error {
 		}
 		if which != "" {
 			if len(workers) == 0 && len(f.Bad) == 0 {
-				return problem.New(problem.NotFound, "there is no worker %s: 'berth worker list' lists the workers", which)
+				return problem.New(problem.NotFound, "there is no worker %q: 'berth worker list' lists the workers", problem.Clip(which))
 			}
 			if err := addExecuted(r, host, workers); err != nil {
 				return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -219,22 +220,22 @@ type TagLimit struct {
 
 // ParseTagLimit parses KEY=VALUE=N, KEY=N (all values together) or KEY=*=N (each value
 // separately).
-func ParseTagLimit(text string) (TagLimit, error) {
+func ParseTagLimit(s string) (TagLimit, error) {
 	const how = "%q is not a tag limit: write KEY=VALUE=N, KEY=N for all values together, or KEY=*=N for each value separately"
-	at := strings.LastIndexByte(text, '=')
+	at := strings.LastIndexByte(s, '=')
 	if at < 0 {
-		return TagLimit{}, problem.Field("tag", how, problem.Clip(text))
+		return TagLimit{}, problem.Field("tag", how, problem.Clip(s))
 	}
-	n, err := strconv.Atoi(text[at+1:])
-	if err != nil || text[at+1] == '+' { // that looks like an increase
-		return TagLimit{}, problem.Field("tag", how+"; N is the new limit, without the sign +", problem.Clip(text))
+	n, err := strconv.Atoi(s[at+1:])
+	if err != nil || !text.IsDecimal(s[at+1:]) { // +1 looks like an increase
+		return TagLimit{}, problem.Field("tag", how+"; N is the new limit, without the sign +", problem.Clip(s))
 	}
-	key, value, hasValue := strings.Cut(text[:at], "=")
+	key, value, hasValue := strings.Cut(s[:at], "=")
 	t := TagLimit{Key: key, Value: value, Limit: n}
 	if value == "*" {
 		t.Value, t.PerUniqueValue = "", true
 	} else if hasValue && value == "" {
-		return TagLimit{}, problem.Field("tag", how, problem.Clip(text))
+		return TagLimit{}, problem.Field("tag", how, problem.Clip(s))
 	}
 	return t, t.validate("tag")
 }

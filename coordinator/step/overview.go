@@ -91,7 +91,12 @@ func (v *view) step(name string) (int, error) {
 			return n, nil
 		}
 	}
-	return -1, problem.New(problem.StepNotFound, "run %q has no step %q", v.run.ID, problem.Clip(name))
+	return -1, NoStep(v.run.ID, name)
+}
+
+// NoStep returns the problem that a run has no such step.
+func NoStep(run, name string) error {
+	return problem.New(problem.StepNotFound, "run %q has no step %q", run, problem.Clip(name))
 }
 
 // shown returns an instance as it is shown: once its run has ended, one that has not is

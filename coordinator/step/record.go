@@ -155,14 +155,19 @@ func (s Store) One(ctx context.Context, id string, w Which) (store.StepID, error
 	if err != nil {
 		return store.StepID{}, err
 	}
-	sh, one := v.graph.Shapes()[n], store.StepID{Run: id, Step: w.Step, Index: w.Index}
+	return w.In(id, &v.graph.Shapes()[n])
+}
+
+// In returns the named instance of a step of a run. Without an index, the step must have only one instance.
+func (w Which) In(run string, sh *Shape) (store.StepID, error) {
+	one := store.StepID{Run: run, Step: w.Step, Index: w.Index}
 	switch {
 	case w.Index == Every && sh.Count > 1:
 		return store.StepID{}, problem.Field("step", "step '%s' has %d instances: name one of them, as in %s[0]", w.Step, sh.Count, w.Step)
 	case w.Index == Every:
 		one.Index = 0
 	case w.Index < 0 || w.Index >= sh.Count:
-		return store.StepID{}, noInstance(id, &sh, w.Index)
+		return store.StepID{}, noInstance(run, sh, w.Index)
 	}
 	return one, nil
 }

@@ -120,13 +120,21 @@ var named = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]*$`)
 
 // check returns an error if the name or a host is invalid.
 func (r *Request) check() error {
-	if len(r.Name) > maxName || !named.MatchString(r.Name) || r.Name == "ca" {
-		return problem.Field("name", "%s is not a valid name for a certificate: allowed are 1 to 63 letters, digits, '.', '_', '@' and '-', the first a letter or digit, but not ca", problem.Quote(r.Name))
+	if err := ValidateName(r.Name); err != nil {
+		return err
 	}
 	for _, host := range r.Hosts {
 		if net.ParseIP(host) == nil && !validHost(host) {
 			return problem.Field("hosts", "%s is neither a host name nor an IP address", problem.Quote(host))
 		}
+	}
+	return nil
+}
+
+// ValidateName returns an error if a name cannot be the name of a certificate.
+func ValidateName(name string) error {
+	if len(name) > maxName || !named.MatchString(name) || name == "ca" {
+		return problem.Field("name", "invalid certificate name %s: use 1 to 63 letters, digits, '.', '_', '@' and '-', the first a letter or digit, but not ca", problem.Quote(name))
 	}
 	return nil
 }

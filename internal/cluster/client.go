@@ -279,6 +279,9 @@ func (c *Client) memberList(ctx context.Context, majority bool) (*etcdserverpb.M
 	return etcdserverpb.NewClusterClient(c.etcd.ActiveConnection()).MemberList(ctx, &etcdserverpb.MemberListRequest{Linearizable: majority})
 }
 
+// noAnswer is what is said of a member that does not answer in time.
+const noAnswer = "no answer"
+
 // known returns the members as the first member that answers knows them.
 func (c *Client) known(ctx context.Context) (_ []*etcdserverpb.Member, err error) {
 	for _, at := range c.cfg.Endpoints {
@@ -294,7 +297,11 @@ func (c *Client) known(ctx context.Context) (_ []*etcdserverpb.Member, err error
 			return list.Members, nil
 		}
 		if isTransient(err) {
-			err = problem.New(problem.EtcdUnavailable, "%s", one.why(err))
+			text := one.why(err)
+			if text == noAnswer {
+				text = at + ": " + text
+			}
+			err = problem.New(problem.EtcdUnavailable, "%s", text)
 		}
 	}
 	return nil, err
@@ -431,7 +438,7 @@ func (c *Client) at(endpoint string) (*Client, error) {
 func rootOf(err error) string {
 	s := status.Convert(err)
 	if s.Code() == codes.DeadlineExceeded {
-		return "no answer"
+		return noAnswer
 	}
 	text := s.Message()
 	if i := strings.LastIndex(text, `desc = "`); i >= 0 {

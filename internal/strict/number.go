@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -95,7 +96,7 @@ func Document(data []byte) (*yaml.Node, error) {
 		return nil, syntaxError(data, err)
 	}
 	if err := in.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, &SyntaxError{Line: 1, Reason: "the file must be one YAML document"}
+		return nil, &SyntaxError{Line: secondDocument(data), Column: 1, Reason: "the file must be one YAML document: another one begins here"}
 	}
 	if len(doc.Content) == 0 {
 		return nil, nil
@@ -106,6 +107,24 @@ func Document(data []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
+// secondDocument returns the line in which the first document of a file ends and the second one begins.
+func secondDocument(data []byte) int {
+	begun := false
+	for i, line := range bytes.Split(data, []byte("\n")) {
+		text := bytes.TrimRight(line, " \t\r")
+		switch {
+		case bytes.HasPrefix(text, []byte("---")), bytes.HasPrefix(text, []byte("...")):
+			if begun {
+				return i + 1
+			}
+			begun = len(text) > len("---") // it can begin behind the mark
+		case len(text) > 0 && text[0] != '#' && text[0] != '%':
+			begun = true
+		}
+	}
+	return 1
+}
+
 // tooDeep reports whether a node at a depth has more levels than [MaxDepth].
 func tooDeep(n *yaml.Node, depth int) bool {
 	if len(n.Content) > 0 && depth > MaxDepth {
@@ -113,6 +132,9 @@ func tooDeep(n *yaml.Node, depth int) bool {
 	}
 	return slices.ContainsFunc(n.Content, func(child *yaml.Node) bool { return tooDeep(child, depth+1) })
 }
+
+// isControl reports whether a character is not allowed in YAML.
+func isControl(r rune) bool { return unicode.IsControl(r) && !strings.ContainsRune("\t\n\r\u0085", r) }
 
 // syntaxError reads the message of the YAML reader: "yaml: line 3: did not find …". The column is that of the first
 // text in the line, which the reader does not tell.
@@ -127,6 +149,10 @@ func syntaxError(data []byte, err error) *SyntaxError {
 	lines := bytes.Split(data, []byte("\n"))
 	if e.Line > len(lines) {
 		return e
+	}
+	if at := bytes.IndexFunc(data, isControl); at >= 0 && strings.HasPrefix(e.Reason, "control characters") {
+		before := data[:at]
+		return &SyntaxError{Line: 1 + bytes.Count(before, []byte("\n")), Column: at - bytes.LastIndexByte(before, '\n'), Reason: e.Reason}
 	}
 	line := lines[e.Line-1]
 	e.Column = 1 + len(line) - len(bytes.TrimLeft(line, " \t"))

@@ -27,3 +27,19 @@ func scalar(t *testing.T, text string) *yaml.Node {
 	}
 	return doc.Content[0]
 }
+
+func TestMistakesInYAMLAreFoundWhereTheyAre(t *testing.T) {
+	for text, want := range map[string]string{
+		"a: 1\n---\nb: 2\n":              "line 2, column 1: the file must be one YAML document: another one begins here",
+		"# c\n%YAML 1.1\n---\na: 1\n---": "line 5, column 1: the file must be one YAML document: another one begins here",
+		"--- {a: 1}\n--- {b: 2}\n":       "line 2, column 1: the file must be one YAML document: another one begins here",
+		"a: 1\n\n...\njunk\n":            "line 3, column 1: the file must be one YAML document: another one begins here",
+		"a: 1\n---\n\tb: 2\n":            "line 3, column 1: tabs are not allowed: indent with spaces",
+		"a: 1\nb: x\x01\n":               "line 2, column 5: control characters are not allowed",
+		"\x7f: 1\n":                      "line 1, column 1: control characters are not allowed",
+	} {
+		if _, err := Document([]byte(text)); err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
+	}
+}

@@ -24,12 +24,12 @@ func (c *Client) SubmitRun(ctx context.Context, r api.RunRequest) (*api.Run, err
 	if r.ID == "" {
 		r.ID = ulid.Make().String()
 	}
-	return c.runCall(ctx, http.MethodPost, api.RunsPath, r)
+	return ask[api.Run](ctx, c.call, http.MethodPost, api.RunsPath, r)
 }
 
 // Run returns a run.
 func (c *Client) Run(ctx context.Context, id string) (*api.Run, error) {
-	return c.runCall(ctx, http.MethodGet, runPath(id), nil)
+	return ask[api.Run](ctx, c.call, http.MethodGet, runPath(id), nil)
 }
 
 // RunFilter selects runs. An empty field selects all.
@@ -89,13 +89,13 @@ func (c *Client) RunEvents(ctx context.Context, id string) ([]api.RunEvent, erro
 
 // CancelRun ends a run. One that was canceled already is no error.
 func (c *Client) CancelRun(ctx context.Context, id string, r api.RunCancel) (*api.Run, error) {
-	return c.runCall(ctx, http.MethodPost, runPath(id)+"/cancel", r)
+	return ask[api.Run](ctx, c.call, http.MethodPost, runPath(id)+"/cancel", r)
 }
 
 // RetryRun retries a run that has failed or was canceled, or some of its step instances. It
 // is no error if they are being retried already.
 func (c *Client) RetryRun(ctx context.Context, id string, r api.RunRetry) (*api.Run, error) {
-	return c.runCall(ctx, http.MethodPost, runPath(id)+"/retry", r)
+	return ask[api.Run](ctx, c.call, http.MethodPost, runPath(id)+"/retry", r)
 }
 
 // StartRun makes the caller the executor of a run that was admitted. A request without a
@@ -115,7 +115,7 @@ func (c *Client) Heartbeat(ctx context.Context, id string, fence int64) (*api.St
 
 // FinishRun reports how an attempt has ended.
 func (c *Client) FinishRun(ctx context.Context, id string, r api.RunFinish) (*api.Run, error) {
-	return c.runCall(ctx, http.MethodPost, runPath(id)+"/finish", r)
+	return ask[api.Run](ctx, c.call, http.MethodPost, runPath(id)+"/finish", r)
 }
 
 // Limits returns the limits under which runs are admitted.
@@ -142,12 +142,13 @@ func (c *Client) limitsCall(ctx context.Context, method string, in any, when []C
 	return &l, nil
 }
 
-func (c *Client) runCall(ctx context.Context, method, path string, in any) (*api.Run, error) {
-	var r api.Run
-	if _, err := c.call(ctx, method, path, in, &r); err != nil {
+// ask makes a call that is answered with a T.
+func ask[T any](ctx context.Context, call func(ctx context.Context, method, path string, in, out any) (time.Duration, error), method, path string, in any) (*T, error) {
+	out := new(T)
+	if _, err := call(ctx, method, path, in, out); err != nil {
 		return nil, err
 	}
-	return &r, nil
+	return out, nil
 }
 
 func (c *Client) attemptCall(ctx context.Context, path string, in any) (*api.StartedRun, error) {

@@ -76,21 +76,13 @@ func (c *Client) StepLog(ctx context.Context, run, step string, index int) ([]by
 // RetryStep retries an instance of a step that has failed or was canceled. One that has not
 // ended is no error.
 func (c *Client) RetryStep(ctx context.Context, run, step string, index int, r api.StepRetry) (*api.StepInstance, error) {
-	return c.stepCall(ctx, stepPath(run, step, strconv.Itoa(index), "retry"), r)
+	return ask[api.StepInstance](ctx, c.call, http.MethodPost, stepPath(run, step, strconv.Itoa(index), "retry"), r)
 }
 
 // CancelStep ends an instance of a step. One that runs is stopped, and stays running
 // until it was. One that was canceled already is no error.
 func (c *Client) CancelStep(ctx context.Context, run, step string, index int) (*api.StepInstance, error) {
-	return c.stepCall(ctx, stepPath(run, step, strconv.Itoa(index), "cancel"), nil)
-}
-
-func (c *Client) stepCall(ctx context.Context, path string, in any) (*api.StepInstance, error) {
-	var i api.StepInstance
-	if _, err := c.call(ctx, http.MethodPost, path, in, &i); err != nil {
-		return nil, err
-	}
-	return &i, nil
+	return ask[api.StepInstance](ctx, c.call, http.MethodPost, stepPath(run, step, strconv.Itoa(index), "cancel"), nil)
 }
 
 // stepPath is the path of a run's steps, or of what the names lead to below them.
@@ -141,7 +133,7 @@ func (c *Client) RenewStep(ctx context.Context, run, step string, index int, fen
 
 // FinishStep reports how an attempt has ended.
 func (c *Client) FinishStep(ctx context.Context, run, step string, index int, r api.StepFinish) (*api.StepInstance, error) {
-	return c.stepCall(ctx, stepPath(run, step, strconv.Itoa(index), "finish"), r)
+	return ask[api.StepInstance](ctx, c.call, http.MethodPost, stepPath(run, step, strconv.Itoa(index), "finish"), r)
 }
 
 func (c *Client) takenCall(ctx context.Context, path string, in any) (*api.TakenStep, time.Duration, error) {
