@@ -61,6 +61,8 @@ class Claim(Held["Claim"]):
         # A generated id is nobody else's: it can be withdrawn without a fence.
         self._generated = id is None
         self.id = uuid.uuid4().hex if id is None else id
+        if not self.id:  # the sidecar would choose another one, and nothing would renew its claim
+            raise invalid("id", "it is empty: leave it out, and one is generated")
         self.client_token = secrets.token_hex(16) if client_token is None else client_token
         if not self.client_token.isprintable() or self.client_token.strip() != self.client_token:
             raise invalid("client_token", "it must be one line of text, which does not begin or end with a space")
@@ -113,7 +115,7 @@ class Claim(Held["Claim"]):
         if info.get("status") == "waiting":
             return info
         headers = {**self._headers(), "Prefer": "respond-async"}
-        info = self.client.call("POST", path_of("claims"), self._body(self.wait), headers).json("status")
+        info = self.client.call("POST", path_of("claims"), self._body(self.wait), headers).json(status=str)
         if info["status"] == "held":
             self.fence = info["fence"]
             info = self._renew(ANSWER_TIMEOUT)
@@ -169,7 +171,7 @@ class Claim(Held["Claim"]):
             before, self._asked = self._asked, True
             try:
                 answer = self.client.once("POST", path_of("claims"), self._body(left), self._headers(), left + ANSWER_TIMEOUT, interrupt)
-                return answer.json("fence"), sent
+                return answer.json(fence=int), sent
             except Unavailable as err:
                 self._asked = before or err.sent or err.status != 0
                 if err.permanent:

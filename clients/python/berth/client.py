@@ -111,14 +111,14 @@ class Client:
 
     def whoami(self) -> Dict[str, Any]:
         """Return who the sidecar takes this client for, and its roles."""
-        return cast(Dict[str, Any], self.call("GET", "/v1/whoami").json())
+        return cast(Dict[str, Any], self.call("GET", "/v1/whoami").json(identity=str))
 
     def pages(self, path: str, query: Iterable[Tuple[str, str]]) -> Iterator[Any]:
         """Yield the items of a list, from all its pages."""
         cursor: List[Tuple[str, str]] = []
         while True:
             page = [*query, ("limit", _PAGE), *cursor]
-            answer = self.call("GET", f"{path}?{urlencode(page)}").json("items")
+            answer = self.call("GET", f"{path}?{urlencode(page)}").json(items=list)
             yield from answer["items"]
             if not answer.get("next"):
                 return
@@ -133,11 +133,11 @@ class Pools:
 
     def list(self) -> List[Pool]:
         """Return all pools."""
-        return cast(List[Pool], self._client.call("GET", path_of("pools")).json("items")["items"])
+        return cast(List[Pool], self._client.call("GET", path_of("pools")).json(items=list)["items"])
 
     def get(self, name: str) -> Pool:
         """Return a pool with its holders and waiters."""
-        return cast(Pool, self._client.call("GET", path_of("pools", name)).json())
+        return cast(Pool, self._client.call("GET", path_of("pools", name)).json(name=str))
 
     def set(
         self,
@@ -160,11 +160,11 @@ class Pools:
             paused=paused,
         )
         try:
-            return cast(Pool, self._client.call("PATCH", path_of("pools", name), change).json())
+            return cast(Pool, self._client.call("PATCH", path_of("pools", name), change).json(name=str))
         except BerthError as err:
             if err.code != "pool_not_found" or limit is None:
                 raise
-        return cast(Pool, self._client.call("PUT", path_of("pools", name), change).json())
+        return cast(Pool, self._client.call("PUT", path_of("pools", name), change).json(name=str))
 
     def delete(self, name: str) -> None:
         """Delete a pool. Its holders keep their slots until they release them."""
@@ -184,11 +184,11 @@ class Claims:
 
     def get(self, claim: str) -> ClaimInfo:
         """Return a claim."""
-        return cast(ClaimInfo, self._client.call("GET", path_of("claims", claim)).json())
+        return cast(ClaimInfo, self._client.call("GET", path_of("claims", claim)).json(status=str))
 
     def why(self, claim: str) -> Why:
         """Return a claim, and why it waits."""
-        return cast(Why, self._client.call("GET", path_of("claims", claim, "why")).json())
+        return cast(Why, self._client.call("GET", path_of("claims", claim, "why")).json(claim=dict))
 
     def revoke(self, claim: str, force: bool = False) -> None:
         """Revoke a claim of any host. With ``force`` its slots are free at once, although its holder may still run."""
@@ -233,11 +233,11 @@ class Runs:
             max_concurrent_steps=max_concurrent_steps,
             max_steps_per_tick=max_steps_per_tick,
         )
-        return cast(Run, self._client.call("POST", path_of("runs"), request).json())
+        return cast(Run, self._client.call("POST", path_of("runs"), request).json(status=str))
 
     def get(self, run: str) -> Run:
         """Return a run."""
-        return cast(Run, self._client.call("GET", path_of("runs", run)).json())
+        return cast(Run, self._client.call("GET", path_of("runs", run)).json(status=str))
 
     def list(self, statuses: Sequence[str] = (), tags: Mapping[str, str] = {}) -> List[Run]:
         """Return the runs by id; only queued ones in the order of the queue."""
@@ -247,11 +247,11 @@ class Runs:
 
     def why(self, run: str) -> RunWhy:
         """Return what a run waits for."""
-        return cast(RunWhy, self._client.call("GET", path_of("runs", run, "why")).json())
+        return cast(RunWhy, self._client.call("GET", path_of("runs", run, "why")).json(run=dict))
 
     def events(self, run: str) -> List[RunEvent]:
         """Return what has happened to a run, in order."""
-        return cast(List[RunEvent], self._client.call("GET", path_of("runs", run, "events")).json("items")["items"])
+        return cast(List[RunEvent], self._client.call("GET", path_of("runs", run, "events")).json(items=list)["items"])
 
     def wait(self, run: str, timeout: Optional[Duration] = None) -> Run:
         """Wait until a run has ended, and return it. After ``timeout``, raise TimeoutError."""
@@ -270,12 +270,12 @@ class Runs:
     def cancel(self, run: str, reason: str = "", queued_only: bool = False) -> Run:
         """Cancel a run. One that was canceled already is no error."""
         body = {"reason": reason, "queued_only": queued_only}
-        return cast(Run, self._client.call("POST", path_of("runs", run, "cancel"), body).json())
+        return cast(Run, self._client.call("POST", path_of("runs", run, "cancel"), body).json(status=str))
 
     def retry(self, run: str, steps: Optional[Sequence[str]] = None, reason: str = "") -> Run:
         """Queue a failed or canceled run again, or retry some of its steps and instances (``"extract[3]"``)."""
         body = without_none(steps=steps, reason=reason)
-        return cast(Run, self._client.call("POST", path_of("runs", run, "retry"), body).json())
+        return cast(Run, self._client.call("POST", path_of("runs", run, "retry"), body).json(status=str))
 
     def logs(self, run: str) -> Dict[str, str]:
         """Return the end of the output of each step instance that has some, by name, as in ``"extract[3]"``."""
@@ -298,7 +298,7 @@ class Steps:
 
     def list(self, run: str) -> List[Step]:
         """Return the steps of a run."""
-        return cast(List[Step], self._client.call("GET", path_of("runs", run, "steps")).json("items")["items"])
+        return cast(List[Step], self._client.call("GET", path_of("runs", run, "steps")).json(items=list)["items"])
 
     def instances(self, run: str, step: str, statuses: Sequence[str] = ()) -> List[StepInstance]:
         """Return the instances of a step by index; with statuses, those of one of them."""
@@ -307,7 +307,7 @@ class Steps:
 
     def get(self, run: str, step: str, index: int = 0) -> StepInstance:
         """Return an instance with what it is to do."""
-        return cast(StepInstance, self._client.call("GET", path_of("runs", run, "steps", step, index)).json())
+        return cast(StepInstance, self._client.call("GET", path_of("runs", run, "steps", step, index)).json(status=str))
 
     def log(self, run: str, step: str, index: int = 0) -> str:
         """Return the end of the output of the last attempt; ``not_found`` if none is kept."""
@@ -316,16 +316,16 @@ class Steps:
 
     def cancel(self, run: str, step: str, index: int = 0) -> StepInstance:
         """Cancel an instance. One that runs stays running until it was stopped."""
-        return cast(StepInstance, self._client.call("POST", path_of("runs", run, "steps", step, index, "cancel")).json())
+        return cast(StepInstance, self._client.call("POST", path_of("runs", run, "steps", step, index, "cancel")).json(status=str))
 
     def retry(self, run: str, step: str, index: int = 0, reason: str = "") -> StepInstance:
         """Retry an instance that has failed or was canceled."""
         path = path_of("runs", run, "steps", step, index, "retry")
-        return cast(StepInstance, self._client.call("POST", path, {"reason": reason}).json())
+        return cast(StepInstance, self._client.call("POST", path, {"reason": reason}).json(status=str))
 
     def ready(self, queue: str = "default", wait: Duration = 0, interrupt: Optional[Interrupt] = None) -> List[StepInstance]:
         """Return the instances of a queue that executors can take. If there is none, wait for one."""
         most = seconds(wait, "wait")
         path = path_of("queues", queue, "ready") + ("?wait=" + text(most) if most else "")
         answer = self._client.call("GET", path, timeout=most + ANSWER_TIMEOUT, interrupt=interrupt)
-        return cast(List[StepInstance], answer.json("items")["items"])
+        return cast(List[StepInstance], answer.json(items=list)["items"])

@@ -99,7 +99,11 @@ def main(argv: Sequence[str]) -> int:
             request["client"] = Client()
         except BerthError as err:
             raise _Exit(USAGE, f"settings: {err}") from err
-        return _run(Claim(**request), command, program.find(command[0]), verbose)
+        try:
+            claim = Claim(**request)
+        except BerthError as err:
+            raise _Exit(USAGE, str(err)) from err
+        return _run(claim, command, program.find(command[0]), verbose)
     except _Signaled as ended:
         return SIGNALED + ended.number
     except _Exit as end:

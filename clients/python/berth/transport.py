@@ -8,6 +8,7 @@ import socket
 import ssl
 import stat
 import struct
+import sys
 import threading
 from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Union
 from urllib.parse import urlsplit
@@ -18,6 +19,8 @@ DEFAULT_SIDECAR = "http://127.0.0.1:7420"
 _CONNECT_TIMEOUT = 5.0
 # A peer that is gone without a word is noticed after about two minutes of a wait.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 3}
+# The longest path of a socket, in bytes: the systems have room for so many, and an end.
+_MAX_PATH = 107 if sys.platform == "linux" else 103
 _MAX_ANSWER, _PIECE = 64 << 20, 64 << 10
 # What to do about a certificate, by the error of its verification: that it has expired, or is for another name or address.
 _HINTS = {10: "renew its certificate", 62: "use a name that is in its certificate", 64: "use an address that is in its certificate"}
@@ -191,19 +194,20 @@ class Answer(NamedTuple):
     body: bytes
     sidecar: str
 
-    def json(self, *fields: str) -> Any:
-        """Return the object in the body, which has these fields. What has none was not sent by a sidecar."""
+    def json(self, **fields: type) -> Any:
+        """Return the object in the body, which has these fields of these types. What has not was not sent by a sidecar."""
         try:
             value = json.loads(self.body)
         except (ValueError, RecursionError) as err:
             raise stranger(self.sidecar, self.status, self.body) from err
-        if not isinstance(value, dict) or any(f not in value for f in fields):
+        if not isinstance(value, dict) or any(not isinstance(value.get(f), kind) for f, kind in fields.items()):
             raise stranger(self.sidecar, self.status, self.body)
         return value
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
     """Return the body of an answer. Before Python 3.10 each read allocates as much as it may return."""
+    unmeasured = response.length is None and not response.chunked
     parts, left = [], _MAX_ANSWER
     while left > 0:
         part = response.read(min(left, _PIECE))
@@ -212,9 +216,22 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         parts.append(part)
         left -= len(part)
     data = b"".join(parts)
-    if response.length:  # the connection has ended before the answer
+    if response.length or unmeasured and _is_cut(data):  # the connection has ended before the answer
         raise http.client.IncompleteRead(data, response.length)
     return data
+
+
+def _is_cut(data: bytes) -> bool:
+    """Report whether an answer that does not say how long it is has ended too early."""
+    if not data.startswith(b"{"):
+        return not data
+    try:
+        json.loads(data)
+    except ValueError:
+        return True
+    except RecursionError:
+        pass
+    return False
 
 
 def _namespaces(pid: int) -> int:
@@ -275,6 +292,8 @@ class Transport:
 
     def _connection(self) -> http.client.HTTPConnection:
         if self.local:
+            if len(os.fsencode(self._path)) > _MAX_PATH:
+                raise self._permanent(OSError(f"the path is too long: a socket can have {_MAX_PATH} bytes"))
             self._check_owner()
             return _UnixConnection(self._path, _CONNECT_TIMEOUT)
         if self._tls is not None:

@@ -65,7 +65,7 @@ class Work(Held["Work"]):
         sent = now()
         # Without a wait here, it is that of the sidecar, which is a year at most.
         most = 366 * 86400 if self._wait is None else self._wait
-        answer = self.client.call("POST", self._path("take"), body, timeout=most + ANSWER_TIMEOUT, patience=most + PATIENCE).json("fence")
+        answer = self.client.call("POST", self._path("take"), body, timeout=most + ANSWER_TIMEOUT, patience=most + PATIENCE).json(fence=int)
         self.info, self.fence, self.input = answer, answer["fence"], answer.get("input")
         self._hold(answer, sent)
         return self

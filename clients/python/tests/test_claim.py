@@ -91,6 +91,7 @@ class ClaimTest(Case):
             "pools": {"pools": {}},
             "wait": {"wait": "soon"},
             "ttl": {"ttl": "5 minutes"},
+            "id": {"id": ""},
         }.items():
             with self.assertRaisesRegex(berth.BerthError, f"^{field}: "):
                 berth.claim(**{"pools": {"db": 1}, **options})  # type: ignore[arg-type]

@@ -122,6 +122,51 @@ class ErrorsTest(unittest.TestCase):
         self.assertIs(type(err), berth.Unavailable)
         self.assertIn("timed out", err.detail)
 
+    def test_an_answer_that_ends_early_may_be_asked_for_again(self) -> None:
+        for data in (b"HTTP/1.1 200 OK\r\nContent-Ty", b"HTTP/1.1 200 OK\r\n\r\n", b'HTTP/1.1 200 OK\r\n\r\n{"id": "x", "status": "he', b'HTTP/1.1 200 OK\r\n\r\n{"items": [{"name": "x"}'):
+            server = self.serve(data)
+            for err in self.each(f"http://127.0.0.1:{server.port}"):
+                with self.subTest(data, err=err):
+                    self.assertIs(type(err), berth.Unavailable)
+                    self.assertFalse(err.permanent)
+                    self.assertTrue(err.sent)
+
+    def test_a_path_that_no_socket_can_have_is_not_waited_for(self) -> None:
+        for path in ("/" + "x" * 200, "/" + "é" * 54):
+            err = self.claimed("unix://" + path, wait="1h")
+            self.assertIs(type(err), berth.Unavailable)
+            self.assertTrue(err.permanent)
+            self.assertIn("the path is too long", err.detail)
+
+    def test_json_of_another_server_is_no_answer(self) -> None:
+        server = self.serve(b"")
+        client = berth.Client(f"http://127.0.0.1:{server.port}")
+        for body in (b"{}", b'{"status": null, "items": null, "name": 1, "fence": "x"}'):
+            server._data = answer("200 OK", body)
+            for name, work in {
+                "pools.list": client.pools.list,
+                "pools.get": lambda: client.pools.get("db"),
+                "pools.set": lambda: client.pools.set("db", 1),
+                "claims.list": client.claims.list,
+                "claims.get": lambda: client.claims.get("x"),
+                "claims.why": lambda: client.claims.why("x"),
+                "runs.submit": lambda: client.runs.submit(name="x"),
+                "runs.get": lambda: client.runs.get("x"),
+                "runs.wait": lambda: client.runs.wait("x"),
+                "runs.events": lambda: client.runs.events("x"),
+                "runs.logs": lambda: client.runs.logs("x"),
+                "steps.list": lambda: client.steps.list("x"),
+                "steps.get": lambda: client.steps.get("x", "s"),
+                "steps.ready": client.steps.ready,
+                "claim": berth.Claim({"db": 1}, wait="1h", client=client).acquire,
+                "poll": berth.Claim({"db": 1}, id="x", client=client).poll,
+                "work": berth.Work("x", "s", client=client).__enter__,
+            }.items():
+                with self.subTest(name, body=body):
+                    err = self.error_of(work)
+                    self.assertIs(type(err), berth.Unavailable)
+                    self.assertTrue(err.permanent)
+
     def test_an_etcd_that_is_away_for_the_whole_wait_is_unavailable(self) -> None:
         for code in ("etcd_unavailable", "stopping", "state_unwritable", "unavailable", "etcd_full"):
             server = self.serve(answer("503 Service Unavailable", b'{"code": "%s", "detail": "not now"}' % code.encode(), "application/problem+json"))
@@ -232,7 +277,7 @@ class ErrorsTest(unittest.TestCase):
 
         def choose(sock: socket.socket) -> socket.socket:
             first = sock.recv(65536, socket.MSG_PEEK)
-            server._data = away if first.startswith(b"POST") else answer("200 OK", b'{"lease_duration": "5m"}') if b"/pools/" in first else ready
+            server._data = away if first.startswith(b"POST") else answer("200 OK", b'{"name": "db", "lease_duration": "5m"}') if b"/pools/" in first else ready
             return sock
 
         server._wrap = choose

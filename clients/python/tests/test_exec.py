@@ -206,6 +206,7 @@ class ExecTest(Case):
     def test_other_exit_codes(self) -> None:
         pool = self.pool()
         self.ends(command("--pool", pool, "--", "true", BERTH_SIDECAR="nonsense"), 2)
+        self.ends(command("--pool", pool, "--id", "", "--", "true"), 2)  # as "$ID" if there is no such variable
         self.ends(command("--pool", pool, "--", "true", BERTH_SIDECAR="unix:///nowhere"), 1)
         with berth.claim({pool: 1}) as c:
             self.ends(command("--pool", pool, "--wait", "0", "--", "true"), 75)
