@@ -207,11 +207,11 @@ func (e *Endpoint) protocol(answer []byte) *fault {
 
 // isSettings reports whether an answer begins with a frame of the settings of HTTP/2, or is too short to tell.
 func isSettings(answer []byte) bool {
-	const header, settings = 9, 4
+	const header, settings, stream = 9, 4, 1<<31 - 1 // the first bit is reserved
 	if len(answer) < header {
 		return !bytes.HasPrefix(answer, []byte("HTTP/1"))
 	}
-	return answer[3] == settings && binary.BigEndian.Uint32(answer[5:header]) == 0
+	return answer[3] == settings && binary.BigEndian.Uint32(answer[5:header])&stream == 0
 }
 
 // examineTimeout bounds the connections that find out why another one has failed.

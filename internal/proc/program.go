@@ -196,8 +196,10 @@ func loaderIn(f io.ReaderAt) (string, error) {
 			continue
 		}
 		name := make([]byte, length)
-		_, err := f.ReadAt(name, int64(order.Uint64(segment[8:])))
-		return string(bytes.TrimRight(name, "\x00")), err
+		if _, err := f.ReadAt(name, int64(order.Uint64(segment[8:]))); err != nil {
+			return "", err
+		}
+		return string(bytes.TrimRight(name, "\x00")), nil
 	}
 	return "", nil
 }
