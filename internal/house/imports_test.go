@@ -86,6 +86,10 @@ var layers = []layer{
 		"what etcd holds of pools is spelled and read without a connection to it",
 	},
 	{
+		"pool/owner", []string{"internal/problem", "internal/store", "pool", "pool/slots", "pool/wire"},
+		"the claims of an instance are a state machine: what it sends and hears is the engine's",
+	},
+	{
 		"pool", []string{"internal/store", "pool/admit"},
 		"pool asks for leases through its own two-method interface: it can be tested and read without lease",
 	},

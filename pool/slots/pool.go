@@ -302,6 +302,37 @@ func (p *Pool) Lost(h Held) {
 	}
 }
 
+// Abandon ends that slots are tried: their keys were not sent.
+func (p *Pool) Abandon(h Held) { p.giveUp(h) }
+
+// Spec returns the spec that was read last.
+func (p *Pool) Spec() Spec { return p.spec }
+
+// Below reports whether all numbers of what is held are below the ceiling, so that another claim may take them over. A
+// count of the time when the pool had no limit has no numbers: it is above any ceiling.
+func (p *Pool) Below(h Held) bool {
+	if !p.Ready() || p.spec.Limit == Unlimited {
+		return p.Ready()
+	}
+	for number := range h.all() {
+		if number >= p.ceiling.try {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(h.Blocks, func(b Block) bool { return len(b.Runs) == 0 })
+}
+
+// Vanished records that the keys of a claim are gone, and that others may have taken what it has held.
+func (p *Pool) Vanished(h Held) {
+	for _, n := range h.Numbers {
+		p.mine.remove(n)
+		p.seen[0].add(n)
+	}
+	for _, b := range h.Blocks {
+		delete(p.names, b.name())
+	}
+}
+
 // Freed records that what a claim has held is free: its keys were deleted in the versions that it had.
 func (p *Pool) Freed(h Held) {
 	for _, n := range h.Numbers {

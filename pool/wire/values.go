@@ -220,13 +220,20 @@ func (c Spelled) Puts(taken map[string]slots.Held, since time.Time, admitted int
 	return puts
 }
 
+// Refs returns the keys of what is held of each pool, in their order. The first one is the main key.
+func Refs(held map[string]slots.Held) (refs []Ref) {
+	for _, t := range refsOf(held) {
+		refs = append(refs, t.Ref)
+	}
+	return refs
+}
+
 // taken is one key of what is taken, with its block.
 type taken struct {
 	Ref
 	block *slots.Block
 }
 
-// refsOf returns the keys of what is taken of each pool, in their order.
 func refsOf(of map[string]slots.Held) (refs []taken) {
 	for _, name := range sortedNames(of) {
 		for _, n := range of[name].Numbers {

@@ -1,0 +1,185 @@
+package owner
+
+import (
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/slots"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+const (
+	// readNumbers is the most slot keys of a pool that one read returns.
+	readNumbers = 1000
+	// retryNumbers is the most that a claim reads after a lost race.
+	retryNumbers = 64
+	// unusedFor is for how long a pool is remembered that no claim uses.
+	unusedFor = time.Minute
+	// maxReads is the most pools that one transaction reads: it takes 128 operations.
+	maxReads = 20
+)
+
+// memory is what an instance remembers of pools.
+type memory struct {
+	keys  wire.Keys
+	hash  uint32
+	pools map[string]*known
+	begun uint64 // reads
+	wants []*known
+}
+
+// known is what is remembered of one pool.
+type known struct {
+	*slots.Pool
+	name    string
+	spec    pool.Spec
+	err     error  // why no claim can be made; nil if one can
+	pending bool   // claims wait for it
+	at      int64  // the revision of the last reading
+	read    uint64 // the read that was answered last
+	wanted  bool
+	held    int // claims of this instance, those that are being tried included
+	used    time.Duration
+}
+
+// of returns what is remembered of a pool.
+func (m *memory) of(name string, now time.Duration) *known {
+	k := m.pools[name]
+	if k == nil {
+		k = &known{Pool: slots.New(m.hash), name: name}
+		m.pools[name] = k
+	}
+	k.used = now
+	return k
+}
+
+// want has a pool read.
+func (m *memory) want(k *known) {
+	if !k.wanted {
+		k.wanted = true
+		m.wants = append(m.wants, k)
+	}
+}
+
+// unwant ends that a pool is to be read.
+func (m *memory) unwant(k *known) { k.wanted = false }
+
+// begin begins a read of pools, and returns them.
+func (m *memory) begin() []*known {
+	n := min(maxReads, len(m.wants))
+	begun := m.wants[:n]
+	m.wants = m.wants[n:]
+	m.begun++
+	return begun
+}
+
+// use counts a claim of this instance that uses a pool, or with -1 one that no longer does.
+func (k *known) use(n int) { k.held += n }
+
+// age forgets pools that are not used, and what is too old of the others.
+func (m *memory) age(now time.Duration) {
+	for name, k := range m.pools {
+		if k.Age(now); k.held == 0 && now-k.used > unusedFor {
+			delete(m.pools, name)
+		}
+	}
+}
+
+// forget forgets what may have changed unseen.
+func (m *memory) forget() {
+	for _, k := range m.pools {
+		k.Forget()
+	}
+}
+
+// reading is the part of a transaction that reads a pool.
+type reading struct {
+	k         *known
+	from      int
+	counted   bool
+	countFrom int
+}
+
+// requests returns the reads of a pool, with slot keys from a number on.
+func (m *memory) requests(k *known, from int, most int64) (reading, []*pb.RequestOp) {
+	r := reading{k: k, from: from}
+	first, end := m.keys.Numbers(k.name, slots.Run{From: from, To: slots.MaxNumbersOfPool})
+	ops := []*pb.RequestOp{
+		store.Get(m.keys.Spec(k.name)), store.Get(m.keys.Pending(k.name)),
+		inRange(m.keys.Blocks(k.name), string(store.RangeEnd(m.keys.Blocks(k.name))), false),
+		inRange(first, end, true),
+	}
+	ops[3].GetRequestRange().Limit = most
+	if r.countFrom, r.counted = k.Missing(); r.counted {
+		first, end := m.keys.Numbers(k.name, slots.Run{From: r.countFrom, To: slots.MaxNumbersOfPool})
+		count := inRange(first, end, true)
+		count.GetRequestRange().CountOnly = true
+		ops = append(ops, count)
+	}
+	return r, ops
+}
+
+func inRange(from, to string, keysOnly bool) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(to), KeysOnly: keysOnly}}}
+}
+
+// answered records the answer to the read that was begun last. If that was not enough, the pool is read again.
+func (m *memory) answered(r reading, responses []*pb.ResponseOp, revision int64) (used int) {
+	used = m.answer(r, responses, revision)
+	if r.k.read = m.begun; r.k.err == nil && !r.k.Ready() {
+		m.want(r.k) // the ceiling needs another count
+	}
+	return used
+}
+
+// answer records what was read at a revision, and returns how many responses it has used.
+func (m *memory) answer(r reading, responses []*pb.ResponseOp, revision int64) (used int) {
+	at := func(i int) *pb.RangeResponse { return responses[i].GetResponseRange() }
+	if used = 4; r.counted {
+		used++
+	}
+	k := r.k
+	if revision < k.at { // what is known is later
+		return used
+	}
+	k.at = revision
+	k.pending = len(at(1).Kvs) > 0
+	kvs := at(0).Kvs
+	if len(kvs) == 0 {
+		k.err = problem.New(problem.NotFound, "pool '%s' does not exist", k.name)
+		return used
+	}
+	var claims slots.Spec
+	if k.spec, claims, k.err = wire.DecodeSpec(string(kvs[0].Key), kvs[0].Value, kvs[0].ModRevision); k.err != nil {
+		return used
+	}
+	in := slots.Reading{Revision: revision, Spec: claims, From: r.from, To: slots.MaxNumbersOfPool, Counted: r.counted, CountFrom: r.countFrom}
+	for _, kv := range at(2).Kvs {
+		_, s, err := m.keys.DecodeSlot(string(kv.Key), kv.Value, kv.CreateRevision)
+		if err != nil {
+			k.err = err
+			return used
+		}
+		in.Blocks = append(in.Blocks, s.Block)
+	}
+	for _, kv := range at(3).Kvs {
+		ref, err := m.keys.Ref(string(kv.Key))
+		if err != nil {
+			k.err = &store.CorruptError{Key: string(kv.Key), Reason: err}
+			return used
+		}
+		in.Numbers = append(in.Numbers, ref.Number)
+	}
+	if at(3).More {
+		in.To = in.Numbers[len(in.Numbers)-1] + 1
+	}
+	if r.counted {
+		in.Count = int(at(4).Count)
+	}
+	k.Read(in)
+	return used
+}
