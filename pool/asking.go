@@ -138,7 +138,7 @@ func (c *core) again(older, e *entry, reply chan<- outcome, now time.Time) {
 	case older.state == releasing || older.dropped:
 		older.successors = append(older.successors, successor{e, reply, now})
 	case !same:
-		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q belongs to another claim: send the same request again, or use another id", e.req.ID)}
+		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q is used by another claim: use another id", e.req.ID)}
 	case older.state == held && older.claim.Err() != nil:
 		reply <- outcome{err: older.claim.Err()}
 	case older.state == held:

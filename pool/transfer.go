@@ -66,7 +66,7 @@ func (c *core) take(e *entry, reply chan<- outcome, now time.Time) {
 		reply <- outcome{err: errStopped}
 		return
 	case older != nil:
-		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q belongs to another claim of this host", e.req.ID)}
+		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q is used by another claim of this host: use another id", e.req.ID)}
 		return
 	}
 	e.arrived, e.listeners, e.waiting = now, []listener{{reply: reply}}, &admit.Waiter{Mine: true}

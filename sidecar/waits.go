@@ -101,7 +101,7 @@ func (w *waits) enterAsync(ctx context.Context, request *wanted, serve func(cont
 	defer w.mu.Unlock()
 	if one = w.backgroundOf(request); one != nil {
 		if !one.wanted.same(request) {
-			return nil, nil, nil, false, problem.New(problem.IDInUse, "claim id %q belongs to another claim: send the same request again, or use another id", request.ID)
+			return nil, nil, nil, false, problem.New(problem.IDInUse, "claim id %q is used by another claim: use another id", request.ID)
 		}
 		if one.cause != nil {
 			return nil, nil, nil, false, one.cause

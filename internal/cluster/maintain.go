@@ -181,7 +181,7 @@ func (s *Status) checkAlarms() Check {
 }
 
 func (s *Status) checkSpace() Check {
-	c := Check{Name: "space", OK: true, Detail: fmt.Sprintf("at most %d %% of the quota is in use", fullPercent)}
+	c := Check{Name: "space", OK: true, Detail: fmt.Sprintf("at most %d%% of the quota is in use", fullPercent)}
 	for _, m := range s.Members {
 		if m.isFull() {
 			c.OK, c.Detail = false, fmt.Sprintf("%s uses %s of %s: compact and defragment first", m.label(), humanize.IBytes(uint64(m.UsedBytes)), humanize.IBytes(uint64(m.QuotaBytes)))

@@ -203,6 +203,7 @@ func TestAPoolIsPausedAndResumedFromThePages(t *testing.T) {
 		d.refused(d.get("/actions/"+name), problem.Invalid, "pool")
 	}
 	d.refused(d.post("/actions/pause", url.Values{"pool": {"none"}}), problem.PoolNotFound, `no pool "none"`)
+	d.refused(d.get("/actions/pause?pool=dbb"), problem.PoolNotFound, `there is no pool "dbb": did you mean "db"?`)
 }
 
 // What is asked for is on record before anything is done, and what came of it after.

@@ -119,6 +119,11 @@ func (p *Pages) problemOf(r *http.Request, err error) Refusal {
 		return p.roleMissing(r, no)
 	}
 	code := problem.CodeOf(err)
+	if code == problem.PoolNotFound {
+		if s, waits := p.cfg.Ready(); waits == nil {
+			err = s.Client.Suggest(r.Context(), err, func(name string) bool { return access.Of(r.Context()).Allow(access.View, name) == nil })
+		}
+	}
 	why := refusalOf(code, err.Error())
 	switch {
 	case r.Context().Err() != nil: // the browser is gone, and that is why
