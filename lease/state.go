@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/berthhq/berth/internal/own"
 	"github.com/berthhq/berth/internal/problem"
@@ -148,7 +149,14 @@ func makeToken(dir string) (string, error) {
 
 // unwritable makes a problem of why a directory can't be made an instance's.
 func unwritable(err error) error {
-	return problem.New(problem.StateUnwritable, "state directory: %w: free disk space, or name another with --state-dir", err)
+	todo := ""
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		todo = "free disk space, or "
+	case errors.Is(err, fs.ErrPermission):
+		todo = "run berth as a user that may write there, or "
+	}
+	return problem.New(problem.StateUnwritable, "state directory: %w; %sname another with --state-dir", err, todo)
 }
 
 func writeFile(path, text string) error {

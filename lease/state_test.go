@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -115,6 +116,18 @@ func TestAnInterruptedStartLeavesNoHalfToken(t *testing.T) {
 	defer s.Close()
 	if text, _ := os.ReadFile(filepath.Join(dir, tokenFile)); string(text) != s.Token()+"\n" {
 		t.Errorf("the file holds %q", text)
+	}
+}
+
+func TestTheErrorOfAStateDirectorySaysWhatHelps(t *testing.T) {
+	for want, err := range map[string]error{
+		"; run berth as a user that may write there, or name another with --state-dir": &fs.PathError{Op: "mkdir", Path: "/d", Err: syscall.EACCES},
+		"; free disk space, or name another with --state-dir":                          &fs.PathError{Op: "write", Path: "/d", Err: syscall.ENOSPC},
+		"no space is not the reason; name another with --state-dir":                    errors.New("no space is not the reason"),
+	} {
+		if text := unwritable(err).Error(); !strings.HasSuffix(text, want) {
+			t.Errorf("%q does not end with %q", text, want)
+		}
 	}
 }
 

@@ -6,12 +6,14 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/berthhq/berth/internal/access"
@@ -234,7 +236,11 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return problem.New(problem.Unavailable, "the sidecar at %s can't be reached: %w", c.addr, err)
+	todo := ""
+	if strings.HasPrefix(c.addr, "unix:") && errors.Is(err, syscall.EACCES) {
+		todo = "; join the group of the socket (usermod -aG), and log in again"
+	}
+	return problem.New(problem.Unavailable, "the sidecar at %s can't be reached: %w%s", c.addr, err, todo)
 }
 
 // refusal returns the problem in an answer.

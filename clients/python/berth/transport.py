@@ -1,5 +1,6 @@
 """Requests to a sidecar: its address, the settings, and one exchange over HTTP."""
 
+import errno
 import http.client
 import ipaddress
 import json
@@ -355,6 +356,8 @@ class Transport:
         hint = ""
         if isinstance(err, ssl.SSLCertVerificationError):
             hint = _HINTS.get(err.verify_code, "name the authority that signed its certificate with BERTH_SIDECAR_CACERT")
+        elif self.local and err.errno == errno.EACCES:
+            hint = "join the group of the socket (usermod -aG), and log in again"
         failed = Unavailable("unavailable", self._unreachable(err) + (f"; {hint}" if hint else ""))
         failed.permanent = True
         return failed

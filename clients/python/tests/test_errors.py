@@ -106,6 +106,13 @@ class ErrorsTest(unittest.TestCase):
         err = self.claimed("unix:///nowhere/berth.sock")
         self.assertRegex(err.detail, "^timed out after 0.2 s: the sidecar at unix:///nowhere/berth.sock can't be reached: ")
 
+    def test_a_user_who_may_not_use_the_socket_learns_who_may(self) -> None:
+        refused = PermissionError(13, "Permission denied")
+        for address, hint in {"unix:///run/berth/berth.sock": True, "http://127.0.0.1:7420": False}.items():
+            with mock.patch("socket.socket.connect", side_effect=refused), mock.patch("socket.create_connection", side_effect=refused):
+                err = self.claimed(address)
+            self.assertEqual("join the group of the socket" in err.detail, hint, err.detail)
+
     def test_a_sidecar_that_does_not_answer_is_unavailable(self) -> None:
         server = self.serve(b"")
         with mock.patch("berth.claims.ANSWER_TIMEOUT", 0.2):
