@@ -264,3 +264,38 @@ func TestSetsOfNumbers(t *testing.T) {
 		}
 	})
 }
+
+// What a claim holds can be taken over if its numbers are below the ceiling.
+func TestWhatIsAboveTheCeilingIsNotTakenOver(t *testing.T) {
+	low, high := Held{Numbers: []int{4}}, Held{Numbers: []int{4, 5}}
+	count, runs := Held{Blocks: []Block{{Count: 3}}}, Held{Blocks: []Block{{Runs: []Run{{0, 5}}, Count: 5}}}
+	limited, none := read(0, 6, []int{0, 6}), read(0, Unlimited, nil)
+	for name, tc := range map[string]struct {
+		p    *Pool
+		h    Held
+		want bool
+	}{
+		"below": {limited, low, true}, "at it": {limited, high, false}, "a count": {limited, count, false}, "a block": {limited, runs, true},
+		"a count without a limit": {none, count, true}, "numbers without a limit": {none, high, true}, "nothing is known": {New(0), low, false},
+	} {
+		if got := tc.p.Below(tc.h); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestWhatIsGivenUpIsFree(t *testing.T) {
+	p := read(0, 2, nil)
+	h := take(t, p, 2, false)
+	if _, ok := p.Take(1, false); ok {
+		t.Error("what is tried is taken")
+	}
+	p.Abandon(h)
+	held := p.Took(take(t, p, 2, false), 10)
+	p.Vanished(held)
+	if h, ok := p.Take(1, false); ok {
+		t.Errorf("what others may have is taken: %v", h)
+	}
+	p.Read(Reading{Revision: 11, Spec: p.Spec(), To: MaxNumbersOfPool})
+	take(t, p, 2, false)
+}
