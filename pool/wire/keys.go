@@ -13,8 +13,9 @@ import (
 type Keys struct{ store.Keys }
 
 const (
-	slotsPart  = "/slots/"
-	blocksPart = "b/"
+	slotsPart   = "/slots/"
+	blocksPart  = "b/"
+	demandsPart = "/demands/"
 	// numberWidth is the width of a number in a key, so that keys are sorted as numbers are: the highest limit is 1,000,000.
 	numberWidth = 6
 	// areaWidth is that of an area, of which a pool has at most 50.
@@ -57,6 +58,46 @@ func (k Keys) Pending(pool string) string { return k.Prefix() + "pending/" + poo
 
 // ID is the key of a claim whose id its user has chosen.
 func (k Keys) ID(claim string) string { return k.Prefix() + "ids/" + claim }
+
+// DemandsAll is the prefix of the demands of all instances in a pool.
+func (k Keys) DemandsAll(pool string) string { return k.Pool(pool) + demandsPart[1:] }
+
+// Demands is the prefix of the demands of an instance in a pool.
+func (k Keys) Demands(pool, host, instance string) string {
+	return k.DemandsAll(pool) + host + "/" + instance + "/"
+}
+
+// Demand is the key that d names.
+func (k Keys) Demand(d DemandKey) string {
+	return k.Demands(d.Pool, d.Host, d.Instance) + strconv.Itoa(d.Name)
+}
+
+// DemandKey returns what a demands key names. It is an error for other keys.
+func (k Keys) DemandKey(key string) (d DemandKey, err error) {
+	rest, ok := strings.CutPrefix(key, k.Pools())
+	pool, rest, more := strings.Cut(rest, demandsPart)
+	d.Pool = pool
+	d.Host, rest, _ = strings.Cut(rest, "/")
+	var name string
+	d.Instance, name, _ = strings.Cut(rest, "/")
+	d.Name, err = parsePadded(name, 1, maxName)
+	named := isPool(pool) && isPool(d.Host) && isPool(d.Instance)
+	if !ok || !more || err != nil || !named {
+		return DemandKey{}, fmt.Errorf("key %q is not one of demands", key)
+	}
+	return d, nil
+}
+
+// Places is the key of the free places of a worker.
+func (k Keys) Places(host, instance string) string {
+	return k.Prefix() + "places/" + host + "/" + instance
+}
+
+// Role is the key of the instance that dispatches.
+func (k Keys) Role() string { return k.Prefix() + "dispatcher/role" }
+
+// Mark is the key of the dispatcher's sign of life.
+func (k Keys) Mark() string { return k.Prefix() + "dispatcher/mark" }
 
 // Layout is the key that has the version of the layout.
 func (k Keys) Layout() string { return k.Prefix() + "layout" }

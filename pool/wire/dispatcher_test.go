@@ -1,0 +1,85 @@
+package wire
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestWhoDispatchesIsReadAsWritten(t *testing.T) {
+	at := time.Unix(5, 0).UTC()
+	for _, r := range []Role{
+		{Host: "one", Instance: "i", Kind: Coordinator, Since: at},
+		{Host: "one", Instance: "i", Kind: Command, Since: at, TakeOvers: []time.Time{at}, Ends: true, NextHost: "two", NextInstance: "j"},
+	} {
+		got, err := DecodeRole("k", EncodeRole(r))
+		if diff := cmp.Diff(r, got); diff != "" || err != nil {
+			t.Errorf("%v (-written +read):\n%s", err, diff)
+		}
+	}
+	mark, err := DecodeMark("k", EncodeMark(Mark{Demands: true}))
+	places, errPlaces := DecodePlaces("k", EncodePlaces(Places{Free: 4}))
+	id, errID := DecodeID("k", EncodeID(ID{Host: "one", Instance: "i"}))
+	if !mark.Demands || places.Free != 4 || id != (ID{"one", "i"}) || err != nil || errPlaces != nil || errID != nil {
+		t.Errorf("%v %v, %v %v, %v %v", mark, err, places, errPlaces, id, errID)
+	}
+}
+
+func TestWhatCannotBeADispatcherIsRefused(t *testing.T) {
+	good := Role{Host: "one", Instance: "i", Kind: Server}
+	for want, change := range map[string]func(*Role){
+		"host: ":             func(r *Role) { r.Host = "One" },
+		"instance: ":         func(r *Role) { r.Instance = "" },
+		"kind must be":       func(r *Role) { r.Kind = "other" },
+		"take_overs must be": func(r *Role) { r.TakeOvers = make([]time.Time, maxTakeOvers+1) },
+		"set together":       func(r *Role) { r.Ends, r.NextHost = true, "two" },
+		"only if it ends":    func(r *Role) { r.NextHost, r.NextInstance = "two", "j" },
+		"next: host: ":       func(r *Role) { r.Ends, r.NextHost, r.NextInstance = true, "/", "j" },
+	} {
+		r := good
+		change(&r)
+		if _, err := DecodeRole("key-1", EncodeRole(r)); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "key-1") {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if _, err := DecodePlaces("k", EncodePlaces(Places{Free: -1})); err == nil {
+		t.Error("fewer places than none are free")
+	}
+	if _, err := DecodeID("k", EncodeID(ID{Host: "a/b", Instance: "i"})); err == nil {
+		t.Error("the name of a host has a slash")
+	}
+	if _, err := DecodeMark("k", []byte(`{"v":1}`)); err == nil {
+		t.Error("a mark of another layout is read")
+	}
+}
+
+// FuzzDecodeDispatcher reads the values of who dispatches, of places and of ids. What is read is written as it was read.
+func FuzzDecodeDispatcher(f *testing.F) {
+	f.Add(EncodeRole(Role{Host: "one", Instance: "i", Kind: Server}))
+	f.Add(EncodeMark(Mark{Demands: true}))
+	f.Add(EncodePlaces(Places{Free: 1}))
+	f.Add(EncodeID(ID{"one", "i"}))
+	f.Add(EncodeEmpty())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if r, err := DecodeRole("k", data); err == nil {
+			if again, err := DecodeRole("k", EncodeRole(r)); err != nil || again.Host != r.Host {
+				t.Errorf("%s: %v", data, err)
+			}
+		}
+		if m, err := DecodeMark("k", data); err == nil {
+			if again, err := DecodeMark("k", EncodeMark(m)); err != nil || again != m {
+				t.Errorf("%s: %v", data, err)
+			}
+		}
+		if p, err := DecodePlaces("k", data); err == nil && p.Free < 0 {
+			t.Errorf("%s: %d places", data, p.Free)
+		}
+		if i, err := DecodeID("k", data); err == nil {
+			if again, err := DecodeID("k", EncodeID(i)); err != nil || again != i {
+				t.Errorf("%s: %v", data, err)
+			}
+		}
+	})
+}
