@@ -152,13 +152,17 @@ func (j *job) stopped(by unix.Signal) {
 		return
 	}
 	j.term.takeBack(j.child.PID)
-	// Go can't put back what the signal does by default, so the others of the
-	// group get it, and exec stops by force. exec itself ignores it: a handler,
-	// even of a signal that is reset, may run as late as when exec goes on and
-	// listens again, and exec would stop the child once more.
+	// The others of the group get the signal that the terminal would have sent them: timeout(1)
+	// ignores that of a program that reads in the background. Go can't put back what the signal
+	// does by default, so exec stops by force, and ignores the signal: a handler, even of a signal
+	// that is reset, may run as late as when exec goes on and listens again, and exec would stop
+	// the child once more.
 	j.suspended = true
-	signal.Ignore(unix.SIGTSTP)
-	_ = unix.Kill(0, unix.SIGTSTP)
+	if by != unix.SIGTTIN && by != unix.SIGTTOU {
+		by = unix.SIGTSTP
+	}
+	signal.Ignore(by)
+	_ = unix.Kill(0, by)
 	_ = unix.Kill(unix.Getpid(), unix.SIGSTOP)
 	// What comes next, also if it comes here first, is the signal to go on.
 }

@@ -66,8 +66,8 @@ func (d *desk) berth(args ...string) {
 	}
 }
 
-// exec starts the shell with berth exec and a job, and waits until that runs.
-func (d *desk) exec(job ...string) {
+// programs makes a folder with berth and job in it, the first in PATH, and returns it.
+func (d *desk) programs() string {
 	d.t.Helper()
 	bin := d.file("bin")
 	path, err := os.Executable()
@@ -83,6 +83,13 @@ func (d *desk) exec(job ...string) {
 		}
 	}
 	d.env = append(d.env, "PATH="+bin+":"+os.Getenv("PATH"))
+	return bin
+}
+
+// exec starts the shell with berth exec and a job, and waits until that runs.
+func (d *desk) exec(job ...string) {
+	d.t.Helper()
+	bin := d.programs()
 	shell := d.self("job", append([]string{"shell", d.file("log"), d.file("fg"), filepath.Join(bin, "berth"), "exec", "--pool", "demo", "--", "job"}, job...)...)
 	d.open(shell)
 	d.until("the job runs", func() bool { return exists(d.file("started")) })
@@ -236,6 +243,17 @@ func TestTerminal_CtrlZStopsTheJobAndFgGoesOn(t *testing.T) {
 
 // A signal that exec only disregards can be handled late, and then stops the job
 // that was just continued. Which of them a process ignores, the system knows.
+// timeout(1) puts its command into the background, and ignores the signal that stops what reads there.
+func TestTerminal_ACommandThatReadsInTheBackgroundDoesNotStopTheProgramThatEndsIt(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.programs()
+	shell := exec.Command("sh", "-c", "timeout 1 berth exec --pool demo -- sh -c 'read line'; echo $? >$0", d.file("log"))
+	shell.Env = d.env
+	d.open(shell)
+	d.says("log", "124\n")
+}
+
 func TestTerminal_AStoppedExecIgnoresTheSignalItSendsAndPassesItOnAgainAfterFg(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

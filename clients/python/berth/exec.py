@@ -541,10 +541,12 @@ class _Job:
             return
         self._take_terminal()
         # The shell sees that its job has been stopped when all of its group are, such as a script that calls this.
-        handler = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-        os.killpg(0, signal.SIGTSTP)
+        # Those of a program that reads in the background get the signal of the terminal, which timeout(1) ignores.
+        by = number if number in (signal.SIGTTIN, signal.SIGTTOU) else signal.SIGTSTP
+        handler = signal.signal(by, signal.SIG_IGN)
+        os.killpg(0, by)
         os.kill(os.getpid(), signal.SIGSTOP)
-        signal.signal(signal.SIGTSTP, handler)
+        signal.signal(by, handler)
         # The signal that continues this process is passed on.
 
 

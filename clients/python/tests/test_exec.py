@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import unittest
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import berth
 from berth import exec as berth_exec
@@ -361,6 +361,28 @@ class ExecTest(Case):
         shown = self.typed(*steps, argv=[sys.executable, "-c", SHELL, "bg", sys.executable, "-c", STARTS, "1", "sh", "-c", "read x; echo got $x"])
         self.assertIn("got hello", shown)
         self.assertIn("shell: ended 0", shown)
+
+    def test_a_command_that_reads_in_the_background_does_not_stop_the_program_that_ends_it(self) -> None:
+        # timeout(1) puts its command into the background, and ignores the signal that stops what reads there.
+        line = f"timeout 3 {sys.executable} -m berth exec --pool {self.pool()} -- sh -c 'read line'; exit $?"
+        pid, fd = pty.fork()
+        if pid == 0:
+            try:
+                os.environ["PYTHONPATH"] = str(PYTHON)
+                os.execv("/bin/sh", ["sh", "-c", line])
+            finally:
+                os._exit(1)
+        self.addCleanup(os.close, fd)
+        ended: List[int] = []
+
+        def has_ended() -> bool:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                ended.append(os.waitstatus_to_exitcode(status))
+            return found != 0
+
+        self.until(has_ended)
+        self.assertEqual(ended, [124])
 
     def test_ctrl_z_stops_the_script_that_calls_exec(self) -> None:
         pool = self.pool()
