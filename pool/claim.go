@@ -157,9 +157,9 @@ func (r *Request) validate() error {
 	}
 	switch {
 	case r.Priority < MinPriority || r.Priority > MaxPriority:
-		return problem.Field("priority", "%d is out of range: allowed are %d to %d", r.Priority, MinPriority, MaxPriority)
+		return problem.Field("priority", "%d is out of range: use %d to %d", r.Priority, MinPriority, MaxPriority)
 	case r.Wait < 0:
-		return problem.Field("wait", "%s is negative: allowed is any time from 0s (do not wait) on", r.Wait)
+		return problem.Field("wait", "%s is negative: use any time from 0s (do not wait) on", r.Wait)
 	}
 	return r.Holder.validate()
 }
@@ -170,14 +170,14 @@ func ValidateSlots(slots map[string]int) error {
 	case len(slots) == 0:
 		return problem.Field("pools", "it names no pool: name at least one")
 	case len(slots) > MaxPools:
-		return problem.Field("pools", "%d pools are too many for one claim: allowed are %d", len(slots), MaxPools)
+		return problem.Field("pools", "%d pools are too many for one claim: use at most %d", len(slots), MaxPools)
 	}
 	for _, name := range sortedKeys(slots) {
 		if err := ValidateName(name); err != nil {
 			return err
 		}
 		if n := slots[name]; n < 1 || n > MaxLimit {
-			return problem.Field("pools."+name, "%d slots can't be claimed: allowed are 1 to %d", n, MaxLimit)
+			return problem.Field("pools."+name, "%d slots can't be claimed: use 1 to %d", n, MaxLimit)
 		}
 	}
 	return nil
@@ -186,7 +186,7 @@ func ValidateSlots(slots map[string]int) error {
 // ValidateName refuses what can't be the name of a pool.
 func ValidateName(name string) error {
 	if !isPoolName(name) {
-		return problem.Field("pool", "%q is no pool name: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(name))
+		return problem.Field("pool", "invalid pool name %q: use 1 to 63 characters of a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(name))
 	}
 	return nil
 }
@@ -197,7 +197,7 @@ func ValidateID(id string) error {
 		return err
 	}
 	if !isWord(id) {
-		return problem.Field("id", "%q is no claim id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(id), MaxID)
+		return problem.Field("id", "%q is no claim id: use 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(id), MaxID)
 	}
 	return nil
 }
@@ -206,7 +206,7 @@ func ValidateID(id string) error {
 func ValidateClaim(claim string) error {
 	by, id, named := cutInstance(claim)
 	if named && (!isPoolName(by.Host) || !isPoolName(by.Instance)) || strings.Contains(id, "/") {
-		return problem.Field("id", "%q names no claim: allowed is an id, or HOST/INSTANCE/ID", problem.Clip(claim))
+		return problem.Field("id", "%q names no claim: use an id, or HOST/INSTANCE/ID", problem.Clip(claim))
 	}
 	return ValidateID(id)
 }
@@ -243,7 +243,7 @@ func IsLine(s string) bool {
 // ValidateLine refuses a text that is not [IsLine].
 func ValidateLine(field, s string) error {
 	if !IsLine(s) {
-		return problem.Field(field, "%q can't be shown in one line of text: allowed is text without control characters, line breaks and characters that change its direction", problem.Clip(s))
+		return problem.Field(field, "%q can't be shown in one line of text: use text without control characters, line breaks and characters that change its direction", problem.Clip(s))
 	}
 	return nil
 }
@@ -264,13 +264,13 @@ func (h *Holder) validate() error {
 		return err
 	}
 	if len(h.ClaimedBy) > access.MaxIdentity {
-		return problem.Field("claimed_by", "%q is %d bytes long: allowed are %d", problem.Clip(h.ClaimedBy), len(h.ClaimedBy), access.MaxIdentity)
+		return problem.Field("claimed_by", "%q is %d bytes long: use at most %d", problem.Clip(h.ClaimedBy), len(h.ClaimedBy), access.MaxIdentity)
 	}
 	if h.PID < 0 {
 		return problem.Field("pid", "%d is no process", h.PID)
 	}
 	if len(h.Labels) > MaxLabels {
-		return problem.Field("labels", "%d labels are too many: allowed are %d", len(h.Labels), MaxLabels)
+		return problem.Field("labels", "%d labels are too many: use at most %d", len(h.Labels), MaxLabels)
 	}
 	return ValidateLabels(h.Labels)
 }

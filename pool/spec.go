@@ -87,17 +87,17 @@ func DefaultSpecOf(name string) Spec {
 func (s Spec) Validate() error {
 	switch {
 	case s.Limit < Unlimited || s.Limit > MaxLimit:
-		return problem.Field("limit", "%d is out of range: allowed are 1 to %d, 0 (closed) and -1 (unlimited)", s.Limit, MaxLimit)
+		return problem.Field("limit", "%d is out of range: use 1 to %d, 0 (closed) and -1 (unlimited)", s.Limit, MaxLimit)
 	case s.LeaseDuration < MinLeaseDuration || s.LeaseDuration > MaxLeaseDuration:
-		return problem.Field("lease_duration", "%s is out of range: allowed are %s to %s", s.LeaseDuration, MinLeaseDuration, MaxLeaseDuration)
+		return problem.Field("lease_duration", "%s is out of range: use %s to %s", s.LeaseDuration, MinLeaseDuration, MaxLeaseDuration)
 	case s.LeaseDuration%time.Second != 0:
 		return problem.Field("lease_duration", "%s is not a whole number of seconds, the unit of etcd's leases", s.LeaseDuration)
 	case s.Retain != 0 && (s.Retain < MinRetain || s.Retain > MaxRetain):
-		return problem.Field("retain", "%s is out of range: allowed are %s to %s, and 0s (do not retain)", s.Retain, MinRetain, MaxRetain)
+		return problem.Field("retain", "%s is out of range: use %s to %s, and 0s (do not retain)", s.Retain, MinRetain, MaxRetain)
 	case s.Retain > s.LeaseDuration/retainedLeases:
 		return problem.Field("retain", "%s is more than a third of the lease duration, which is %s", s.Retain, s.LeaseDuration)
 	case s.ReserveAfter != NeverReserve && (s.ReserveAfter < 0 || s.ReserveAfter > MaxReserveAfter):
-		return problem.Field("reserve_after", "%s is out of range: allowed are 0s to %s, and -1 (never)", s.ReserveAfter, MaxReserveAfter)
+		return problem.Field("reserve_after", "%s is out of range: use 0s to %s, and -1 (never)", s.ReserveAfter, MaxReserveAfter)
 	}
 	return nil
 }

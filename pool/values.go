@@ -464,7 +464,7 @@ func decodeSpec(key string, data []byte, rev int64) (s Spec, l layout, limitSinc
 	case v.Groups == 0:
 		l = layoutOf(s.Limit)
 	case v.Groups < 1 || v.Groups > min(MaxGroups, s.Limit):
-		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("groups: a limit of %d can't be spread over %d groups: allowed are 1 to %d, and no more than the limit", s.Limit, v.Groups, MaxGroups)}
+		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("groups: a limit of %d can't be spread over %d groups: use 1 to %d, and no more than the limit", s.Limit, v.Groups, MaxGroups)}
 	default:
 		l = spreadOver(s.Limit, v.Groups)
 	}

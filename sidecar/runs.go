@@ -145,7 +145,7 @@ func graphOf(r *api.RunRequest, size int) (*step.Graph, error) {
 	switch {
 	case r.Steps != nil:
 	case size > server.MaxBody: // only steps may be as long
-		return nil, problem.New(problem.TooLarge, "the body is too large: allowed are %d bytes for a run without steps", server.MaxBody)
+		return nil, problem.New(problem.TooLarge, "the body is too large: use at most %d bytes for a run without steps", server.MaxBody)
 	default:
 		return nil, nil
 	}
@@ -245,7 +245,7 @@ func runTTLOf(asked *api.Duration) (time.Duration, error) {
 	}
 	ttl := time.Duration(*asked)
 	if ttl != 0 && (ttl < executor.MinTTL || ttl > executor.MaxTTL) {
-		return 0, problem.Field("ttl", "%s is out of range: allowed are %s to %s, and 0s if no heartbeat is needed", asked, executor.MinTTL, executor.MaxTTL)
+		return 0, problem.Field("ttl", "%s is out of range: use %s to %s, and 0s if no heartbeat is needed", asked, executor.MinTTL, executor.MaxTTL)
 	}
 	return ttl, nil
 }

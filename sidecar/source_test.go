@@ -161,7 +161,7 @@ func TestBadInputAboutSourcesIsRefusedByField(t *testing.T) {
 	d.wantRefused(d.post("/v1/sources/In.Box/wake", `{"wait": "1s"}`), problem.Invalid, "name")
 	_, err := d.client.WakeSource(t.Context(), "inbox", -time.Second)
 	wantCode(t, err, problem.Invalid)
-	if !strings.Contains(err.Error(), "allowed are 0s to 1h") {
+	if !strings.Contains(err.Error(), "use 0s to 1h") {
 		t.Error(err)
 	}
 }

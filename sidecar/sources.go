@@ -62,7 +62,7 @@ func (a *apiServer) wakeSource(ctx context.Context, s *session, in *sourceBody, 
 		wait = time.Duration(*req.Wait)
 	}
 	if wait < 0 || wait > maxWakeWait {
-		return nil, problem.Field("wait", "%s is out of range: allowed are 0s to %s", req.Wait, api.Duration(maxWakeWait))
+		return nil, problem.Field("wait", "%s is out of range: use 0s to %s", req.Wait, api.Duration(maxWakeWait))
 	}
 	if wait == 0 {
 		_, err := s.sources().Wake(ctx, in.Name)

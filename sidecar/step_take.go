@@ -33,7 +33,7 @@ type readyInput struct {
 // listReady answers GET /v1/queues/{queue}/ready.
 func (a *apiServer) listReady(ctx context.Context, s *session, in *readyInput) (*output[api.ReadyList], error) {
 	if pool.ValidateName(in.Queue) != nil {
-		return nil, problem.Field("queue", "%s is no name of a queue: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Quote(in.Queue))
+		return nil, problem.Field("queue", "%s is no name of a queue: use 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Quote(in.Queue))
 	}
 	if err := access.Allow(ctx, access.Execute, in.Queue); err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func (a *apiServer) finishStep(ctx context.Context, s *session, in *stepBodyInpu
 	}
 	as := step.Status(req.Status)
 	if as != step.Succeeded && as != step.Failed && as != step.Canceled {
-		return nil, problem.Field("status", "a step instance can't finish as %s: allowed are %s, %s and %s", problem.Quote(req.Status), step.Succeeded, step.Failed, step.Canceled)
+		return nil, problem.Field("status", "a step instance can't finish as %s: use %s, %s and %s", problem.Quote(req.Status), step.Succeeded, step.Failed, step.Canceled)
 	}
 	i, err := s.finishAttempt(ctx, in.id(), req, as)
 	if err != nil {
@@ -174,7 +174,7 @@ func (s *session) finishAttempt(ctx context.Context, id store.StepID, req api.St
 	case !r.Shape.External:
 		return nil, problem.New(problem.StepTaken, "step %q of run %q is no external one: the worker finishes it that runs it", id.Step, id.Run)
 	case as == step.Canceled && !r.RunEnded && !r.Canceled && r.Status == step.Running:
-		return nil, problem.Field("status", "%s is for step instances that were canceled, or whose runs were or have failed: allowed are %s and %s", as, step.Succeeded, step.Failed)
+		return nil, problem.Field("status", "%s is for step instances that were canceled, or whose runs were or have failed: use %s and %s", as, step.Succeeded, step.Failed)
 	}
 	return s.steps.FinishAttempt(ctx, r, store.Fence(req.Fence), step.Outcome{
 		Status: as, ExitCode: req.ExitCode, Error: tidy(req.Error), Output: []byte(req.Output),

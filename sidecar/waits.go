@@ -411,7 +411,7 @@ func parseWait(text string, usual, most time.Duration) (time.Duration, error) {
 	}
 	wait, err := time.ParseDuration(text)
 	if err != nil || wait < 0 || wait > most {
-		return 0, problem.Field("wait", "%s is no time to wait: allowed are 0s to %s, as in 2s", problem.Quote(text), api.Duration(most))
+		return 0, problem.Field("wait", "%s is no time to wait: use 0s to %s, as in 2s", problem.Quote(text), api.Duration(most))
 	}
 	return wait, nil
 }

@@ -394,7 +394,7 @@ func actionsCommand() *cli.Command {
 func actionsList(r *request) error {
 	limit := r.Int("limit")
 	if limit < 1 || limit > 1000 {
-		return usagef("--limit can't be %d: allowed are 1 to 1000", limit)
+		return usagef("--limit can't be %d: use 1 to 1000", limit)
 	}
 	l, err := r.Actions(r.ctx(), r.String("cursor"), limit)
 	if problem.CodeOf(err) == problem.Invalid {

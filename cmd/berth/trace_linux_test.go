@@ -260,7 +260,7 @@ func TestWrongTracingIsRefusedByServicesOnly(t *testing.T) {
 	r := rig{t, []string{"OTEL_TRACES_EXPORTER=zipkin"}}
 	dir := t.TempDir()
 	out, err := r.command("dev", "--listen", "127.0.0.1:0", "--etcd-listen", "127.0.0.1:0", "--data-dir", dir).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "OTEL_TRACES_EXPORTER: \"zipkin\" is not supported: allowed are otlp and none") {
+	if err == nil || !strings.Contains(string(out), "OTEL_TRACES_EXPORTER: \"zipkin\" is not supported: use otlp and none") {
 		t.Errorf("dev: %v\n%s", err, out)
 	}
 	addr, c := serveTCP(t)

@@ -209,7 +209,7 @@ func workerOf(c *cli.Context) (a workerFlags, err error) {
 	for _, text := range c.StringSlice("queue") {
 		for _, name := range strings.Split(text, ",") {
 			if pool.ValidateName(name) != nil {
-				return a, usagef("--queue can't be %q: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", name)
+				return a, usagef("--queue can't be %q: use 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", name)
 			}
 			if slices.Contains(a.queues, name) {
 				return a, usagef("--queue names %q twice", name)
@@ -222,15 +222,15 @@ func workerOf(c *cli.Context) (a workerFlags, err error) {
 	grace := c.Duration("stop-grace")
 	switch most := lease.StopGrace(time.Minute); {
 	case pool.ValidateName(a.name) != nil:
-		return a, usagef("--name can't be %q: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", a.name)
+		return a, usagef("--name can't be %q: use 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", a.name)
 	case a.concurrency < 1 || a.concurrency > maxConcurrency:
-		return a, usagef("--concurrency can't be %d: allowed are 1 to %d", a.concurrency, maxConcurrency)
+		return a, usagef("--concurrency can't be %d: use 1 to %d", a.concurrency, maxConcurrency)
 	case a.drain < 0:
 		return a, usagef("--drain-timeout can't be %s: it must be 0s or more", a.drain)
 	case !sized:
 		return a, usagef("--keep-output can't be %q: it must be 0, or a size such as 500MiB or 1GiB", c.String("keep-output"))
 	case grace < 0 || grace > most:
-		return a, usagef("--stop-grace can't be %s: allowed are 0s to %s, so that a command ends before its lease", grace, most)
+		return a, usagef("--stop-grace can't be %s: use 0s to %s, so that a command ends before its lease", grace, most)
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -246,7 +246,7 @@ func (r *Run) why() string {
 // is a RunLost problem.
 func (s Store) Finish(ctx context.Context, id string, fence store.Fence, as Status, why string, may func(*Executor) error) (*Run, error) {
 	if as != Succeeded && as != Failed {
-		return nil, problem.Field("status", "a run cannot finish as %q: allowed are %s and %s", as, Succeeded, Failed)
+		return nil, problem.Field("status", "a run cannot finish as %q: use %s and %s", as, Succeeded, Failed)
 	}
 	if err := validateWhy("error", why); err != nil {
 		return nil, err

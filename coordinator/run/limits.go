@@ -46,7 +46,7 @@ func (l Limits) Validate() error {
 		return err
 	}
 	if len(l.Tags) > MaxTagLimits {
-		return problem.Field("tags", "%d tag limits are too many: allowed are %d", len(l.Tags), MaxTagLimits)
+		return problem.Field("tags", "%d tag limits are too many: use at most %d", len(l.Tags), MaxTagLimits)
 	}
 	seen := map[TagLimit]bool{}
 	for i, t := range l.Tags {
@@ -64,7 +64,7 @@ func (l Limits) Validate() error {
 
 func validateLimit(field string, n int) error {
 	if n != Unlimited && (n < 0 || n > MaxLimit) {
-		return problem.Field(field, "%d is out of range: allowed are 0 to %d, and -1 (unlimited)", n, MaxLimit)
+		return problem.Field(field, "%d is out of range: use 0 to %d, and -1 (unlimited)", n, MaxLimit)
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ type Spec struct {
 func ValidateID(id string) error {
 	err := pool.ValidateID(id)
 	if err != nil && len(id) <= pool.MaxID {
-		return problem.Field("id", "%q is not a run id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(id), pool.MaxID)
+		return problem.Field("id", "%q is not a run id: use 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(id), pool.MaxID)
 	}
 	return err
 }
@@ -94,26 +94,26 @@ func (s *Spec) Validate() error {
 		return err
 	}
 	if len(s.SubmittedBy) > access.MaxIdentity {
-		return problem.Field("submitted_by", "%q is %d bytes long: allowed are %d", problem.Clip(s.SubmittedBy), len(s.SubmittedBy), access.MaxIdentity)
+		return problem.Field("submitted_by", "%q is %d bytes long: use at most %d", problem.Clip(s.SubmittedBy), len(s.SubmittedBy), access.MaxIdentity)
 	}
 	if len(s.Traceparent) > maxTraceparent {
-		return problem.Field("traceparent", "it is %d bytes long: allowed are %d", len(s.Traceparent), maxTraceparent)
+		return problem.Field("traceparent", "it is %d bytes long: use at most %d", len(s.Traceparent), maxTraceparent)
 	}
 	if len(s.Tracestate) > maxTracestate {
-		return problem.Field("tracestate", "it is %d bytes long: allowed are %d", len(s.Tracestate), maxTracestate)
+		return problem.Field("tracestate", "it is %d bytes long: use at most %d", len(s.Tracestate), maxTracestate)
 	}
 	if s.Priority < pool.MinPriority || s.Priority > pool.MaxPriority {
-		return problem.Field("priority", "%d is out of range: allowed are %d to %d", s.Priority, pool.MinPriority, pool.MaxPriority)
+		return problem.Field("priority", "%d is out of range: use %d to %d", s.Priority, pool.MinPriority, pool.MaxPriority)
 	}
 	if s.Retries < 0 || s.Retries > MaxRetries {
-		return problem.Field("retries", "%d is out of range: allowed are 0 to %d", s.Retries, MaxRetries)
+		return problem.Field("retries", "%d is out of range: use 0 to %d", s.Retries, MaxRetries)
 	}
 	if s.Delay < 0 || s.Delay > MaxDelay {
-		return problem.Field("delay", "%s is out of range: allowed are 0s (none) to %s", s.Delay, MaxDelay)
+		return problem.Field("delay", "%s is out of range: use 0s (none) to %s", s.Delay, MaxDelay)
 	}
 	for field, bound := range map[string]int{"max_concurrent_steps": s.MaxConcurrentSteps, "max_steps_per_tick": s.MaxStepsPerTick} {
 		if bound < 0 || bound > MaxSteps {
-			return problem.Field(field, "%d is out of range: allowed are 1 to %d, and 0 (no bound)", bound, MaxSteps)
+			return problem.Field(field, "%d is out of range: use 1 to %d, and 0 (no bound)", bound, MaxSteps)
 		}
 	}
 	if s.Steps > 0 && len(s.Pools) > 0 {
@@ -125,12 +125,12 @@ func (s *Spec) Validate() error {
 		}
 	}
 	if len(s.Tags) > MaxTags {
-		return problem.Field("tags", "%d tags are too many: allowed are %d", len(s.Tags), MaxTags)
+		return problem.Field("tags", "%d tags are too many: use at most %d", len(s.Tags), MaxTags)
 	}
 	plain := *s
 	plain.Traceparent, plain.Tracestate = "", ""
 	if size := len(store.Encode(plain)); size > maxSpec {
-		return problem.New(problem.Invalid, "names, tags and labels are %d bytes long as JSON: allowed are %d", size, maxSpec)
+		return problem.New(problem.Invalid, "names, tags and labels are %d bytes long as JSON: use at most %d", size, maxSpec)
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Tags)) {
 		if err := ValidateTag(key, s.Tags[key]); err != nil {
@@ -138,7 +138,7 @@ func (s *Spec) Validate() error {
 		}
 	}
 	if len(s.Labels) > MaxLabels {
-		return problem.Field("labels", "%d labels are too many: allowed are %d", len(s.Labels), MaxLabels)
+		return problem.Field("labels", "%d labels are too many: use at most %d", len(s.Labels), MaxLabels)
 	}
 	if err := pool.ValidateLabels(s.Labels); err != nil {
 		return err
@@ -229,7 +229,7 @@ func validateText(field, s string) error {
 // validateLine returns a problem if s is not one printable line.
 func validateLine(field, s string) error {
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
-		return problem.Field(field, "%q has characters that cannot be printed: allowed is one line of text", problem.Clip(s))
+		return problem.Field(field, "%q has characters that cannot be printed: use one line of text", problem.Clip(s))
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func validateLine(field, s string) error {
 // validateWhy returns a problem if a reason is too long.
 func validateWhy(field, why string) error {
 	if len(why) > MaxWhy {
-		return problem.Field(field, "it is %d bytes long: allowed are %d", len(why), MaxWhy)
+		return problem.Field(field, "it is %d bytes long: use at most %d", len(why), MaxWhy)
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func ParseStatus(text string) (Status, error) {
 	for i, s := range Statuses {
 		names[i] = string(s)
 	}
-	return "", problem.Field("status", "%q is not a status: allowed are %s", text, strings.Join(names, ", "))
+	return "", problem.Field("status", "%q is not a status: use %s", text, strings.Join(names, ", "))
 }
 
 // BlockKind is the kind of what blocks a run.

@@ -40,7 +40,7 @@ func NewGraph(specs []Spec) (*Graph, error) {
 	case len(specs) == 0:
 		return nil, problem.Field("steps", "there is none: at least one is needed")
 	case len(specs) > MaxSteps:
-		return nil, problem.Field("steps", "%d are too many: allowed are %d", len(specs), MaxSteps)
+		return nil, problem.Field("steps", "%d are too many: use at most %d", len(specs), MaxSteps)
 	}
 	for i := range specs {
 		if err := specs[i].Validate(i); err != nil {
@@ -70,13 +70,13 @@ func NewGraph(specs []Spec) (*Graph, error) {
 		g.specs = append(g.specs, &specs[at])
 	}
 	if g.total > MaxInstances {
-		return nil, problem.Field("steps", "they have %d instances together: allowed are %d", g.total, MaxInstances)
+		return nil, problem.Field("steps", "they have %d instances together: use at most %d", g.total, MaxInstances)
 	}
 	if err := g.checkDeclared(); err != nil {
 		return nil, err
 	}
 	if size := len(g.Encode()); size > maxGraph {
-		return nil, problem.Field("steps", "names, needs and pools are %d bytes long as JSON: allowed are %d", size, maxGraph)
+		return nil, problem.Field("steps", "names, needs and pools are %d bytes long as JSON: use at most %d", size, maxGraph)
 	}
 	return g, nil
 }
@@ -167,7 +167,7 @@ func needsOf(specs []Spec) ([][]int, error) {
 			at, known := places[name]
 			switch {
 			case !known:
-				return nil, s.wrong("needs", "there is no step %q: allowed are the names of the run's other steps", problem.Clip(name))
+				return nil, s.wrong("needs", "there is no step %q: use the names of the run's other steps", problem.Clip(name))
 			case at == i:
 				return nil, s.wrong("needs", "a step can't need itself")
 			case neededLast[at] == i+1:

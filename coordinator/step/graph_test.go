@@ -78,13 +78,13 @@ func TestGraphsThatAreRefused(t *testing.T) {
 		specs          []Spec
 	}{
 		{"steps", "there is none: at least one is needed", nil},
-		{"steps", "1001 are too many: allowed are 1000", many},
-		{"steps", "they have 300000 instances together: allowed are 200000", fan},
+		{"steps", "1001 are too many: use at most 1000", many},
+		{"steps", "they have 300000 instances together: use at most 200000", fan},
 		{"steps", "", wide},
 		{"steps.b.retries", "", append(specsOf([]string{"a"}), Spec{Name: "b", Shell: "x", Retries: -1})},
 		{"steps[1].name", "", append(specsOf([]string{"a"}), Spec{Shell: "x"})},
 		{"steps[2].name", `"a" is the name of steps[0] already: names are unique in a run`, specsOf([]string{"a"}, []string{"b"}, []string{"a"})},
-		{"steps.a.needs", `there is no step "x": allowed are the names of the run's other steps`, specsOf([]string{"a", "x"})},
+		{"steps.a.needs", `there is no step "x": use the names of the run's other steps`, specsOf([]string{"a", "x"})},
 		{"steps.a.needs", "a step can't need itself", specsOf([]string{"a", "a"})},
 		{"steps.b.needs", `"a" is named twice: once is enough`, specsOf([]string{"a"}, []string{"b", "a", "a"})},
 		{"steps.a.needs", "these steps would wait for each other: a needs b needs a", specsOf([]string{"a", "b"}, []string{"b", "a"})},

@@ -60,7 +60,7 @@ func (r *Range) count() int {
 func (it *Items) Validate() error {
 	if it.Range != nil {
 		if it.List != nil {
-			return problem.Field("items", "they are a list and a range: allowed is one of the two")
+			return problem.Field("items", "they are a list and a range: use one of the two")
 		}
 		if err := it.Range.validate(); err != nil {
 			return err
@@ -74,12 +74,12 @@ func (it *Items) Validate() error {
 	case n > MaxItems && it.Range == nil: // a list was not read beyond the first that is too many
 		return problem.Field("items", "there are more than %d, which is the most that is allowed", MaxItems)
 	case n > MaxItems:
-		return problem.Field("items", "%d are too many: allowed are %d", n, MaxItems)
+		return problem.Field("items", "%d are too many: use at most %d", n, MaxItems)
 	}
 	for i, item := range it.List {
 		field := fmt.Sprintf("items[%d]", i)
 		if len(item) > MaxWork {
-			return problem.Field(field, "it is %d bytes long: allowed are %d", len(item), MaxWork)
+			return problem.Field(field, "it is %d bytes long: use at most %d", len(item), MaxWork)
 		}
 		if fault := jsonFault(item); fault != "" {
 			return problem.Field(field, "%s", fault)
@@ -94,11 +94,11 @@ func (r *Range) validate() error {
 		value int64
 	}{{"from", r.From}, {"to", r.To}, {"by", r.By}} {
 		if n.value < -maxNumber || n.value > maxNumber {
-			return problem.Field("items."+n.field, "%d is out of range: allowed are %d to %d", n.value, -maxNumber, maxNumber)
+			return problem.Field("items."+n.field, "%d is out of range: use %d to %d", n.value, -maxNumber, maxNumber)
 		}
 	}
 	if r.By == 0 {
-		return problem.Field("items.by", "0 leads nowhere: allowed is any other whole number")
+		return problem.Field("items.by", "0 leads nowhere: use any other whole number")
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func (it Items) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON decodes an array, or a range without unknown fields.
 func (it *Items) UnmarshalJSON(data []byte) error {
-	const how = `allowed are an array, and a range as {"from": 1, "to": 20, "by": 1}`
+	const how = `use an array, and a range as {"from": 1, "to": 20, "by": 1}`
 	*it = Items{}
 	data = bytes.TrimSpace(data)
 	if bytes.HasPrefix(data, []byte("[")) {

@@ -48,9 +48,9 @@ func TestItems(t *testing.T) {
 
 func TestItemsThatCantBeRead(t *testing.T) {
 	for text, want := range map[string]string{
-		`5`:                            `items: allowed are an array, and a range as {"from": 1, "to": 20, "by": 1}`,
+		`5`:                            `items: use an array, and a range as {"from": 1, "to": 20, "by": 1}`,
 		`"a"`:                          "",
-		`{}`:                           `items: a range needs from and to: allowed are an array, and a range as {"from": 1, "to": 20, "by": 1}`,
+		`{}`:                           `items: a range needs from and to: use an array, and a range as {"from": 1, "to": 20, "by": 1}`,
 		`{"from": 1}`:                  "",
 		`{"from": 1, "to": 2, "x": 3}`: "",
 		`{"from": 1.5, "to": 2}`:       "",
@@ -77,18 +77,18 @@ func TestItemsThatAreRefused(t *testing.T) {
 		{"items", "there is none: at least one is needed", &Items{List: []json.RawMessage{}}},
 		{"items", "there is none from 2 to 1 by 1: at least one is needed", &Items{Range: &Range{2, 1, 1}}},
 		{"items", "there is none from 1 to 2 by -1: at least one is needed", &Items{Range: &Range{1, 2, -1}}},
-		{"items", "100001 are too many: allowed are 100000", &Items{Range: &Range{0, MaxItems, 1}}},
+		{"items", "100001 are too many: use at most 100000", &Items{Range: &Range{0, MaxItems, 1}}},
 		{"items", "", &Items{Range: &Range{-maxNumber, maxNumber, 1}}},
 		{"items", "there are more than 100000, which is the most that is allowed", many},
 		{"items", "", &Items{Range: &Range{1, 2, 1}, List: itemsOf("1").List}},
-		{"items.by", "0 leads nowhere: allowed is any other whole number", &Items{Range: &Range{1, 2, 0}}},
+		{"items.by", "0 leads nowhere: use any other whole number", &Items{Range: &Range{1, 2, 0}}},
 		{"items.from", "", &Items{Range: &Range{-maxNumber - 1, 2, 1}}},
-		{"items.to", "9007199254740992 is out of range: allowed are -9007199254740991 to 9007199254740991", &Items{Range: &Range{1, maxNumber + 1, 1}}},
+		{"items.to", "9007199254740992 is out of range: use -9007199254740991 to 9007199254740991", &Items{Range: &Range{1, maxNumber + 1, 1}}},
 		{"items.by", "", &Items{Range: &Range{1, 2, -1 << 63}}},
 		{"items[1]", "", itemsOf("1", "{")},
 		{"items[1]", "", itemsOf("1", "")},
 		{"items[0]", "", itemsOf("\"\xff\"")},
-		{"items[0]", "it is 65537 bytes long: allowed are 65536", &Items{List: []json.RawMessage{long}}},
+		{"items[0]", "it is 65537 bytes long: use at most 65536", &Items{List: []json.RawMessage{long}}},
 		{"items[0]", "", itemsOf(nested(101))},
 	} {
 		wantField(t, c.items.Validate(), c.field, c.message)

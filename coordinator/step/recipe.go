@@ -69,7 +69,7 @@ func newRecipe(s *Spec) (*recipe, error) {
 // newArgument is [Spec.newStencil] of an argument or a variable.
 func (s *Spec) newArgument(field, text string) (stencil, error) {
 	if !utf8.ValidString(text) {
-		return stencil{}, s.wrong(field, "it has characters that can't be read: allowed is text in UTF-8")
+		return stencil{}, s.wrong(field, "it has characters that can't be read: use text in UTF-8")
 	}
 	if strings.ContainsRune(text, 0) {
 		return stencil{}, s.wrong(field, "%w", errNUL)
@@ -158,7 +158,7 @@ func (r *recipe) render(index int, about About) (Work, error) {
 		return Work{}, to.wrong("", err)
 	}
 	if size := len(store.Encode(w)); size > MaxWork {
-		return Work{}, to.wrong("", fmt.Errorf("its command, env and input are %d bytes long as JSON: allowed are %d", size, MaxWork))
+		return Work{}, to.wrong("", fmt.Errorf("its command, env and input are %d bytes long as JSON: use at most %d", size, MaxWork))
 	}
 	return w, nil
 }

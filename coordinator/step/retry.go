@@ -53,9 +53,9 @@ type Retried struct {
 func (s Store) Retry(ctx context.Context, runs run.Store, id, why string, which ...Which) (*Retried, error) {
 	switch {
 	case len(which) > MaxWhich:
-		return nil, problem.Field("steps", "%d are too many: allowed are %d", len(which), MaxWhich)
+		return nil, problem.Field("steps", "%d are too many: use at most %d", len(which), MaxWhich)
 	case len(why) > run.MaxWhy:
-		return nil, problem.Field("reason", "it is %d bytes long: allowed are %d", len(why), run.MaxWhy)
+		return nil, problem.Field("reason", "it is %d bytes long: use at most %d", len(why), run.MaxWhy)
 	}
 	t := newRetrial(why, which)
 	return store.Change(ctx, "not all was requested again: try again", func(context.Context) (*Retried, error) {

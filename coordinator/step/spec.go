@@ -117,7 +117,7 @@ func (s *Spec) recipe(number int) (*recipe, error) {
 
 func validateName(name string, number int) error {
 	if pool.ValidateName(name) != nil {
-		return problem.Field(numbered(number)+".name", "%q is not a step name: allowed are %s", problem.Clip(name), nameRule)
+		return problem.Field(numbered(number)+".name", "%q is not a step name: use %s", problem.Clip(name), nameRule)
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func (s *Spec) validateItems() error {
 		}
 	}
 	if s.Concurrency < 0 || s.Concurrency > MaxItems {
-		return s.wrong("concurrency", "%d is out of range: allowed are 1 to %d, and 0 (no window)", s.Concurrency, MaxItems)
+		return s.wrong("concurrency", "%d is out of range: use 1 to %d, and 0 (no window)", s.Concurrency, MaxItems)
 	}
 	return nil
 }
@@ -166,21 +166,21 @@ func (s *Spec) validateWhere() error {
 		}
 	}
 	if s.Queue != "" && pool.ValidateName(s.Queue) != nil {
-		return s.wrong("queue", "%q is no name of a queue: allowed are %s", problem.Clip(s.Queue), nameRule)
+		return s.wrong("queue", "%q is no name of a queue: use %s", problem.Clip(s.Queue), nameRule)
 	}
 	if err := s.validateTask(); err != nil || s.Task.Name == "" {
 		return err
 	}
 	// It must begin like the name of a pool, too.
 	if pool.ValidateName(TaskPool(s.Task.Name)) != nil || pool.ValidateName(s.Task.Name) != nil {
-		return s.wrong("task", "%q is no name of a task: allowed are 1 to %d of a-z, 0-9, '.', '_' and '-', the first a letter or digit",
+		return s.wrong("task", "%q is no name of a task: use 1 to %d of a-z, 0-9, '.', '_' and '-', the first a letter or digit",
 			problem.Clip(s.Task.Name), 63-len(pool.TaskPrefix))
 	}
 	if _, both := s.Pools[TaskPool(s.Task.Name)]; both {
 		return s.wrong("pools."+TaskPool(s.Task.Name), "it is the pool of task %q, which takes its slot already: one of the two has to go", s.Task.Name)
 	}
 	if len(s.Pools)+1 > pool.MaxPools {
-		return s.wrong("pools", "%d pools are too many for one instance, with that of its task: allowed are %d", len(s.Pools)+1, pool.MaxPools)
+		return s.wrong("pools", "%d pools are too many for one instance, with that of its task: use at most %d", len(s.Pools)+1, pool.MaxPools)
 	}
 	return nil
 }
@@ -201,12 +201,12 @@ func (s *Spec) validateWhat() error {
 	case len(has) == 0:
 		return s.wrong("", "it has nothing to do: it needs one of command, shell and external (true)")
 	case len(has) > 1:
-		return s.wrong(has[1], "it cannot be used together with %s: allowed is one of command, shell and external (true)", has[0])
+		return s.wrong(has[1], "it cannot be used together with %s: use one of command, shell and external (true)", has[0])
 	case len(s.Command) > 0 && s.Command[0] == "":
 		return s.wrong("command[0]", "it is empty: it must name a program")
 	}
 	if size := len(store.Encode(Spec{Command: s.Command, Shell: s.Shell, Env: s.Env})) + len(s.Input); size > MaxWork {
-		return s.wrong("", "command, shell, env and input are %d bytes long as JSON: allowed are %d", size, MaxWork)
+		return s.wrong("", "command, shell, env and input are %d bytes long as JSON: use at most %d", size, MaxWork)
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ func (s *Spec) validateWhat() error {
 func (s *Spec) validateEnv() error {
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		if !isVariable(name) {
-			return s.wrong("env", "%q is no name of a variable: allowed are A-Z, a-z, 0-9 and '_', the first no digit", problem.Clip(name))
+			return s.wrong("env", "%q is no name of a variable: use A-Z, a-z, 0-9 and '_', the first no digit", problem.Clip(name))
 		}
 		if strings.HasPrefix(name, ownVariables) {
 			return s.wrong("env."+problem.Clip(name), "variables that begin with %s are set by berth: give it another name", ownVariables)
@@ -251,13 +251,13 @@ func (s *Spec) validateInput() error {
 func (s *Spec) validateRetries() error {
 	switch {
 	case s.Retries < 0 || s.Retries > MaxRetries:
-		return s.wrong("retries", "%d is out of range: allowed are 0 to %d", s.Retries, MaxRetries)
+		return s.wrong("retries", "%d is out of range: use 0 to %d", s.Retries, MaxRetries)
 	case s.Backoff < 0 || s.Backoff > Duration(MaxBackoff):
-		return s.wrong("backoff", "%s is out of range: allowed are 0s (at once) to %s", s.Backoff, MaxBackoff)
+		return s.wrong("backoff", "%s is out of range: use 0s (at once) to %s", s.Backoff, MaxBackoff)
 	case s.Timeout < 0 || s.Timeout > Duration(MaxTimeout):
-		return s.wrong("timeout", "%s is out of range: allowed is any time up to %s, and 0s (none)", s.Timeout, MaxTimeout)
+		return s.wrong("timeout", "%s is out of range: use any time up to %s, and 0s (none)", s.Timeout, MaxTimeout)
 	case s.OnFailure != "" && !s.OnFailure.valid():
-		return s.wrong("on_failure", "%q is none: allowed are %s and %s", problem.Clip(string(s.OnFailure)), Fail, Finish)
+		return s.wrong("on_failure", "%q is none: use %s and %s", problem.Clip(string(s.OnFailure)), Fail, Finish)
 	}
 	return nil
 }
@@ -271,7 +271,7 @@ const maxDepth = 100
 func jsonFault(data []byte) string {
 	var wrong *strict.SyntaxError
 	if errors.As(strict.Check(data, maxDepth), &wrong) {
-		return fmt.Sprintf("it cannot be read: allowed is any JSON value in UTF-8, nested at most %d deep: %s", maxDepth, wrong.What())
+		return fmt.Sprintf("it cannot be read: use any JSON value in UTF-8, nested at most %d deep: %s", maxDepth, wrong.What())
 	}
 	return ""
 }

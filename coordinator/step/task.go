@@ -49,7 +49,7 @@ func (t Task) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON decodes a name, or an object with name and limit.
 func (t *Task) UnmarshalJSON(data []byte) error {
-	const how = `allowed are a name, and {"name": "resize", "limit": 4}`
+	const how = `use a name, and {"name": "resize", "limit": 4}`
 	switch data = bytes.TrimSpace(data); {
 	case string(data) == "null":
 		return nil
@@ -86,7 +86,7 @@ func (s *Spec) validateTask() error {
 		return s.wrong("task.name", "it is missing: a limit needs the name of its task")
 	}
 	if *limit < pool.Unlimited || *limit > pool.MaxLimit {
-		return s.wrong("task.limit", "%d is out of range: allowed are 1 to %d, 0 (closed) and -1 (unlimited)", *limit, pool.MaxLimit)
+		return s.wrong("task.limit", "%d is out of range: use 1 to %d, 0 (closed) and -1 (unlimited)", *limit, pool.MaxLimit)
 	}
 	return nil
 }
@@ -102,7 +102,7 @@ func (g *Graph) checkDeclared() error {
 		before := first[s.Task]
 		if before == nil {
 			if first[s.Task] = s; len(first) > maxDeclared {
-				return problem.Field("steps."+s.Name+".task", "%d tasks that declare a limit are too many for one run: allowed are %d", len(first), maxDeclared)
+				return problem.Field("steps."+s.Name+".task", "%d tasks that declare a limit are too many for one run: use at most %d", len(first), maxDeclared)
 			}
 			continue
 		}

@@ -131,10 +131,10 @@ func TestWhatATaskCantDeclareIsRefused(t *testing.T) {
 		many[i] = ofTask(fmt.Sprint("s", i), fmt.Sprint("t", i), 1)
 	}
 	for want, steps := range map[string][]Spec{
-		`steps.b.task.limit: it declares 5 for task "t", and step 'a' declares 4: a task has one limit`:        {ofTask("a", "t", 4), ofTask("b", "t", 5)},
-		"steps.a.task.limit: 1000001 is out of range: allowed are 1 to 1000000, 0 (closed) and -1 (unlimited)": {ofTask("a", "t", 1000001)},
-		"steps.a.task.name: it is missing: a limit needs the name of its task":                                 {ofTask("a", "", 1)},
-		"steps.s50.task: 51 tasks that declare a limit are too many for one run: allowed are 50":               many,
+		`steps.b.task.limit: it declares 5 for task "t", and step 'a' declares 4: a task has one limit`: {ofTask("a", "t", 4), ofTask("b", "t", 5)},
+		"steps.a.task.limit: 1000001 is out of range: use 1 to 1000000, 0 (closed) and -1 (unlimited)":  {ofTask("a", "t", 1000001)},
+		"steps.a.task.name: it is missing: a limit needs the name of its task":                          {ofTask("a", "", 1)},
+		"steps.s50.task: 51 tasks that declare a limit are too many for one run: use at most 50":        many,
 		"steps.a.pools.task.t: it is the pool of task \"t\", which takes its slot already: one of the two has to go": {
 			{Name: "a", Shell: "x", Task: ofTask("", "t", 1).Task, Pools: map[string]int{"task.t": 1}},
 		},
@@ -166,7 +166,7 @@ func TestTasksAreReadAsTheyAreWritten(t *testing.T) {
 			continue
 		}
 		if err != nil {
-			if !strings.HasPrefix(err.Error(), "task: ") || !strings.Contains(err.Error(), `allowed are a name, and {"name": "resize", "limit": 4}`) {
+			if !strings.HasPrefix(err.Error(), "task: ") || !strings.Contains(err.Error(), `use a name, and {"name": "resize", "limit": 4}`) {
 				t.Errorf("%s: %v", text, err)
 			}
 			continue

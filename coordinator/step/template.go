@@ -73,7 +73,7 @@ func (s *Spec) newStencil(field, text string) (stencil, error) {
 	return st, nil
 }
 
-const allowedParts = "allowed are fields as in {{.item.day}}, {{json .item}}, and {{if .item.day}} with {{else}} and {{end}}"
+const allowedParts = "use fields as in {{.item.day}}, {{json .item}}, and {{if .item.day}} with {{else}} and {{end}}"
 
 // howToWriteBraces helps with texts that are for another program, such as "docker ps --format
 // {{.Names}}".
@@ -150,7 +150,7 @@ func checkField(n *parse.FieldNode, items bool) error {
 	next, known := words[n.Ident[0]]
 	switch {
 	case !known:
-		return fmt.Errorf("has no .%s: allowed are %s", problem.Clip(n.Ident[0]), listed(words))
+		return fmt.Errorf("has no .%s: use %s", problem.Clip(n.Ident[0]), listed(words))
 	case n.Ident[0] == wordItem && !items:
 		return errors.New("has no .item: the step has no items")
 	case next == nil || len(n.Ident) == 1:

@@ -69,7 +69,7 @@ func TestTheErrorOfATemplateSaysHowToWriteTwoBraces(t *testing.T) {
 }
 
 func TestTemplatesThatAreRefusedWithTheStep(t *testing.T) {
-	const allowed = ": allowed are fields as in {{.item.day}}, {{json .item}}, and {{if .item.day}} with {{else}} and {{end}}"
+	const allowed = ": use fields as in {{.item.day}}, {{json .item}}, and {{if .item.day}} with {{else}} and {{end}}"
 	for text, want := range map[string]string{
 		"{{range .item}}x{{end}}":              "the template can't have {{range .item}}x{{end}}" + allowed,
 		"{{with .item}}x{{end}}":               "",
@@ -98,7 +98,7 @@ func TestTemplatesThatAreRefusedWithTheStep(t *testing.T) {
 		"a\n{{.item":                           "the template can't be read: 2: unclosed action",
 		"{{if .item}}":                         "",
 		"{{end}}":                              "",
-		"{{.itme}}":                            "the template has no .itme: allowed are .index, .item, .run, .step",
+		"{{.itme}}":                            "the template has no .itme: use .index, .item, .run, .step",
 		"{{if .item}}{{else}}{{.itme}}{{end}}": "",
 		"{{if .itme}}{{end}}":                  "",
 		"{{.run.owner}}":                       "the template has no .run.owner: allowed behind .run are .id, .labels, .name, .tags",

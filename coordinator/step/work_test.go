@@ -73,7 +73,7 @@ func TestWorkIsBoundedAsItIsWritten(t *testing.T) {
 	}
 	g := mustGraph(t, Spec{Name: "a", Items: itemsOf(string(item)), External: true, Input: json.RawMessage(`["{{.item}}", "{{.item}}"]`)})
 	_, err = g.Work(0, 0, someAbout)
-	wantField(t, err, "steps.a", "instance 0: its command, env and input are 96033 bytes long as JSON: allowed are 65536")
+	wantField(t, err, "steps.a", "instance 0: its command, env and input are 96033 bytes long as JSON: use at most 65536")
 }
 
 func TestWorkThatCantBeRead(t *testing.T) {

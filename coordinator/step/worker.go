@@ -200,7 +200,7 @@ func DecodeWorkerState(keys store.Keys, key string, data []byte) (id WorkerID, s
 func (s *WorkerState) check() error {
 	switch {
 	case s.Mode != Drained && s.Mode != Stopped:
-		return fmt.Errorf("mode: %q is none that is kept: allowed are %s and %s", problem.Clip(string(s.Mode)), Drained, Stopped)
+		return fmt.Errorf("mode: %q is none that is kept: use %s and %s", problem.Clip(string(s.Mode)), Drained, Stopped)
 	case s.At.IsZero():
 		return errors.New("at: it is missing")
 	case s.By == "":
@@ -208,7 +208,7 @@ func (s *WorkerState) check() error {
 	}
 	for _, text := range []string{s.By, s.From, s.Reason} {
 		if len(text) > maxWorkerText {
-			return fmt.Errorf("a text is %d bytes long: allowed are %d", len(text), maxWorkerText)
+			return fmt.Errorf("a text is %d bytes long: use at most %d", len(text), maxWorkerText)
 		}
 	}
 	return nil
@@ -238,11 +238,11 @@ func (s Store) WorkerStates(ctx context.Context) (states map[WorkerID]WorkerStat
 func (s Store) SetWorkerMode(ctx context.Context, id WorkerID, to WorkerState) (before WorkerMode, changed bool, err error) {
 	const what = "the mode of the worker was not changed"
 	if !slices.Contains(WorkerModes, to.Mode) {
-		return "", false, problem.Field("mode", "%q is none: allowed are %s, %s and %s", problem.Clip(string(to.Mode)), Working, Drained, Stopped)
+		return "", false, problem.Field("mode", "%q is none: use %s, %s and %s", problem.Clip(string(to.Mode)), Working, Drained, Stopped)
 	}
 	for field, text := range map[string]string{"by": to.By, "from": to.From, "reason": to.Reason} {
 		if len(text) > maxWorkerText {
-			return "", false, problem.Field(field, "it is %d bytes long: allowed are %d", len(text), maxWorkerText)
+			return "", false, problem.Field(field, "it is %d bytes long: use at most %d", len(text), maxWorkerText)
 		}
 	}
 	to.At = stampOf(to.At)

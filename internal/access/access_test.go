@@ -60,7 +60,7 @@ func TestRulesThatCannotBeReadAreRefused(t *testing.T) {
 		"alice view":               "no subject",
 		"user: view":               "no subject",
 		"host:a view":              "no subject",
-		"user:alice read":          "no role: allowed are view, claim",
+		"user:alice read":          "no role: use view, claim",
 		"user:alice view:db":       "takes no pattern",
 		"user:alice claim:":        "name of a pool",
 		"user:alice claim:DB":      "name of a pool",

@@ -29,7 +29,7 @@ func ParseRule(text string) (Rule, error) {
 	}
 	r := Rule{Subject: words[0]}
 	if !validSubject(r.Subject) {
-		return r, problem.Field("roles", "%s is no subject of a rule: allowed are user:NAME, group:NAME, token:NAME, cert:NAME and anonymous; * in a name is any text", problem.Quote(r.Subject))
+		return r, problem.Field("roles", "%s is no subject of a rule: use user:NAME, group:NAME, token:NAME, cert:NAME and anonymous; * in a name is any text", problem.Quote(r.Subject))
 	}
 	if len(words) == 2 && words[1] == noRoles {
 		return r, nil
@@ -79,7 +79,7 @@ func ParsePatterns(texts []string) (Patterns, error) {
 			return ok && validName(name)
 		})
 		if !named && !slices.Contains([]string{Everything, string(Anonymous), string(Unauthenticated)}, text) {
-			return nil, problem.New(problem.Invalid, "%s is no pattern of identities: allowed are user:NAME, token:NAME, cert:NAME, etcd:NAME, anonymous and unauthenticated; * in a name is any text, and * alone is all", problem.Quote(text))
+			return nil, problem.New(problem.Invalid, "%s is no pattern of identities: use user:NAME, token:NAME, cert:NAME, etcd:NAME, anonymous and unauthenticated; * in a name is any text, and * alone is all", problem.Quote(text))
 		}
 	}
 	return texts, nil

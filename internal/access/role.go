@@ -76,7 +76,7 @@ func ParseGrant(text string) (Grant, error) {
 	name, pattern, patterned := strings.Cut(text, ":")
 	g := Grant{Role(name), Everything}
 	if !slices.Contains(Roles, g.Role) {
-		return g, problem.Field("roles", "%s is no role: allowed are %s", problem.Quote(name), roleNames())
+		return g, problem.Field("roles", "%s is no role: use %s", problem.Quote(name), roleNames())
 	}
 	if !patterned {
 		return g, nil

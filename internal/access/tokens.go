@@ -51,7 +51,7 @@ func hashOf(secret string) string {
 // NewToken makes a token and its secret.
 func NewToken(name string, grants Grants, created, expires time.Time) (t Token, secret string, err error) {
 	if !validName(name) || strings.Contains(name, Everything) {
-		return t, "", problem.Field("name", "%s is no name of a token: allowed are 1 to %d visible ASCII characters without *, comma and quotes", problem.Quote(name), MaxName)
+		return t, "", problem.Field("name", "%s is no name of a token: use 1 to %d visible ASCII characters without *, comma and quotes", problem.Quote(name), MaxName)
 	}
 	if !expires.IsZero() && !expires.After(created) {
 		return t, "", problem.Field("expires", "a token must expire later than it was created")

@@ -141,7 +141,7 @@ func (a Action) check() error {
 	}
 	for _, s := range []string{a.Who, a.From, a.RequestID, a.Action, a.Object, a.Detail, a.Before, a.After, a.Result} {
 		if len(s) > maxActionText {
-			return fmt.Errorf("a text has %d bytes: allowed are %d", len(s), maxActionText)
+			return fmt.Errorf("a text has %d bytes: use at most %d", len(s), maxActionText)
 		}
 	}
 	return nil

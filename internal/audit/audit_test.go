@@ -94,7 +94,7 @@ func TestActionsThatAreNoneAreRefused(t *testing.T) {
 		{`outcome: "maybe"`, good, asked(func(a *Action) { a.Outcome = "maybe" }).Encode()},
 		{"ended_at", good, asked(func(a *Action) { a.EndedAt = a.At }).Encode()},
 		{"ended_at", good, asked(func(a *Action) { a.Outcome = Done }).Encode()},
-		{"allowed are 1024", good, store.Encode(actionValue{store.Now, asked(func(a *Action) { a.Detail = strings.Repeat("x", 1025) })})},
+		{"use at most 1024", good, store.Encode(actionValue{store.Now, asked(func(a *Action) { a.Detail = strings.Repeat("x", 1025) })})},
 	} {
 		_, err := decodeAction(c.key, c.value)
 		var corrupt *store.CorruptError

@@ -135,7 +135,7 @@ func (c *Config) Fill() error {
 
 func (c *Config) validate() error {
 	if c.Duration < minDuration || c.Duration > maxDuration {
-		return problem.Field("duration", "%s is out of range: allowed are %s to %s", c.Duration, minDuration, maxDuration)
+		return problem.Field("duration", "%s is out of range: use %s to %s", c.Duration, minDuration, maxDuration)
 	}
 	if err := InRange("rounds", c.Rounds, 1, maxRounds); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (c *Config) validate() error {
 		return err
 	}
 	if c.Hold < minHold || c.Hold > maxDuration {
-		return problem.Field("hold", "%s is out of range: allowed are %s to %s", c.Hold, minHold, maxDuration)
+		return problem.Field("hold", "%s is out of range: use %s to %s", c.Hold, minHold, maxDuration)
 	}
 	if err := InRange("held-claims", c.HeldClaims, 1, hugeLimit); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (c *Config) validate() error {
 // InRange returns an error if the number of a field is out of range.
 func InRange(field string, n, least, most int) error {
 	if n < least || n > most {
-		return problem.Field(field, "%d is out of range: allowed are %d to %d", n, least, most)
+		return problem.Field(field, "%d is out of range: use %d to %d", n, least, most)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ const MaxWait = 365 * 24 * time.Hour
 // ValidateWait returns an error unless d is between 0 and [MaxWait].
 func ValidateWait(d time.Duration) error {
 	if d < 0 || d > MaxWait {
-		return problem.Field("wait", "%s is out of range: allowed are 0s (do not wait) to %dh", d, MaxWait/time.Hour)
+		return problem.Field("wait", "%s is out of range: use 0s (do not wait) to %dh", d, MaxWait/time.Hour)
 	}
 	return nil
 }

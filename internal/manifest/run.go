@@ -100,7 +100,7 @@ func (d *submissionReader) specField(s *run.Spec, name, path string, value *yaml
 		s.NotBefore = d.instant(path, value)
 	case "delay":
 		if s.Delay = time.Duration(d.duration(path, value)); s.Delay < 0 {
-			d.wrong(value, "%s: %s is out of range: allowed are 0s (none) to %s", path, s.Delay, run.MaxDelay)
+			d.wrong(value, "%s: %s is out of range: use 0s (none) to %s", path, s.Delay, run.MaxDelay)
 		}
 	case "max_concurrent_steps":
 		s.MaxConcurrentSteps = d.number(path, value)

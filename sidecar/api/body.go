@@ -62,7 +62,7 @@ func (d *Decoder[T]) Decode(body []byte) (v T, err error) {
 		var given map[string]jsontext.Value
 		_ = json.Unmarshal(body, &given) // it was read before
 		if text := string(given[name]); text == "0" || text == "-0" {
-			return v, FieldProblem(FieldError{Field: name, Message: "0 is out of range: allowed is 1 and more; leave it out to name none"})
+			return v, FieldProblem(FieldError{Field: name, Message: "0 is out of range: use 1 and more; leave it out to name none"})
 		}
 	}
 	return v, nil

@@ -338,5 +338,5 @@ func parseStepStatus(text string) (step.Status, error) {
 	for i, s := range step.Statuses {
 		names[i] = string(s)
 	}
-	return "", problem.Field("status", "%s is none: allowed are %s", problem.Quote(text), strings.Join(names, ", "))
+	return "", problem.Field("status", "%s is none: use %s", problem.Quote(text), strings.Join(names, ", "))
 }

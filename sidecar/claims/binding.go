@@ -188,7 +188,7 @@ func (b Binding) renewed(l Life) (Binding, error) {
 
 func checkTTL(d time.Duration) (time.Duration, error) {
 	if d != 0 && (d < MinTTL || d > MaxTTL) {
-		return 0, problem.Field("ttl", "%s is out of range: allowed are %s to %s, and 0s for a claim that is not timed", pool.FormatReserveAfter(d), MinTTL, MaxTTL)
+		return 0, problem.Field("ttl", "%s is out of range: use %s to %s, and 0s for a claim that is not timed", pool.FormatReserveAfter(d), MinTTL, MaxTTL)
 	}
 	return d, nil
 }
@@ -230,7 +230,7 @@ func hashOf(clientToken string) string {
 // checkClientToken returns a problem if a client token is too long.
 func checkClientToken(clientToken string) error {
 	if len(clientToken) > pool.MaxText {
-		return problem.Field("client_token", "%s is %d bytes long: allowed are %d", problem.Quote(clientToken), len(clientToken), pool.MaxText)
+		return problem.Field("client_token", "%s is %d bytes long: use at most %d", problem.Quote(clientToken), len(clientToken), pool.MaxText)
 	}
 	return nil
 }

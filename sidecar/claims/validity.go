@@ -51,7 +51,7 @@ func (v validity) check() error {
 	case v.Sent < -maxSent || v.Sent > maxSent:
 		return fmt.Errorf("sent is %d: no boot clock has that time", v.Sent)
 	case v.TTL < time.Second || v.TTL > pool.MaxLeaseDuration:
-		return fmt.Errorf("ttl is %s: allowed are 1s to %s", v.TTL, pool.MaxLeaseDuration)
+		return fmt.Errorf("ttl is %s: use 1s to %s", v.TTL, pool.MaxLeaseDuration)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (x *Executors) Take(ctx context.Context, id store.StepID, name string, ttl 
 	begun := time.Now()
 	by := run.Executor{Host: x.host, Instance: x.instance, Name: name, By: access.Of(ctx).String()}
 	if len(name) > run.MaxText || !pool.IsLine(name) {
-		return nil, problem.Field("executor", "%s is no name of an executor: allowed are up to %d bytes of text in one line", problem.Quote(name), run.MaxText)
+		return nil, problem.Field("executor", "%s is no name of an executor: use up to %d bytes of text in one line", problem.Quote(name), run.MaxText)
 	}
 	if name == "" {
 		by.Name = ulid.Make().String() // so that a start is known for ours if its answer was lost

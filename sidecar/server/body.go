@@ -167,7 +167,7 @@ func (h *Handler) takeBody(w http.ResponseWriter, r *http.Request) (*Body, error
 	var syntax *jsontext.SyntacticError
 	switch {
 	case errors.As(err, &long):
-		err = problem.New(problem.TooLarge, "the body is too large: allowed are %d bytes", limit.Bytes)
+		err = problem.New(problem.TooLarge, "the body is too large: use at most %d bytes", limit.Bytes)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		err = problem.New(problem.SlowRequest, "the body did not arrive within %s", bodyTimeout)
 	case errors.As(err, new(*problem.Error)):
@@ -342,11 +342,11 @@ func (a *arrival) count() error {
 		default:
 			a.shallow = d.InputOffset()
 			if a.values++; a.limit.Values > 0 && a.values > a.limit.Values {
-				return problem.New(problem.TooLarge, "the body has too many names and values: allowed are %d, of those up to %d levels deep", a.limit.Values, valueDepth)
+				return problem.New(problem.TooLarge, "the body has too many names and values: use at most %d, of those up to %d levels deep", a.limit.Values, valueDepth)
 			}
 		}
 		if d.StackDepth() > maxDepth {
-			return problem.New(problem.TooLarge, "the body is nested too deep: allowed are %d levels", maxDepth)
+			return problem.New(problem.TooLarge, "the body is nested too deep: use at most %d levels", maxDepth)
 		}
 		if d.StackDepth() == 0 {
 			return a.rest()

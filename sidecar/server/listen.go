@@ -44,7 +44,7 @@ type socket struct {
 func listenSocket(ctx context.Context, cfg *Config) (*socket, error) {
 	path := cfg.Socket
 	if len(path) > MaxSocketPath {
-		return nil, problem.Field("socket", "the path is %d bytes long: allowed are %d", len(path), MaxSocketPath)
+		return nil, problem.Field("socket", "the path is %d bytes long: use at most %d", len(path), MaxSocketPath)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), socketDirMode); err != nil {
 		return nil, problem.Field("socket", "its folder can't be made: %w", err)

@@ -133,7 +133,7 @@ func (d *decoder) value(where string, value json.RawMessage, err error) {
 	case isWhole(id):
 		d.add(where, string(id), value)
 	case id[0] != '"' || json.Unmarshal(id, &text) != nil:
-		d.refuse(where, fmt.Sprintf("its %q is %s: allowed are a string and an integer from 0", problem.Clip(field), problem.Clip(string(id))))
+		d.refuse(where, fmt.Sprintf("its %q is %s: use a string and an integer from 0", problem.Clip(field), problem.Clip(string(id))))
 	default:
 		d.add(where, text, value)
 	}
@@ -151,7 +151,7 @@ func (d *decoder) add(where, id string, value json.RawMessage) {
 	}
 	// All characters of a source's name are allowed in ids.
 	if id == "" || run.ValidateID(d.spec.RunID(id)) != nil {
-		d.refuse(where, fmt.Sprintf("%q is not an item id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-'",
+		d.refuse(where, fmt.Sprintf("%q is not an item id: use 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-'",
 			problem.Clip(id), run.MaxID-len(d.spec.RunID(""))))
 		return
 	}

@@ -46,25 +46,25 @@ func TestWhatIsListed(t *testing.T) {
 		}},
 		{"a\n" + `{"id": "a", "n": 1}`, []string{`a="a"`}, []string{`line 2: "a" is listed twice, first at line 1`}},
 		{"ok\na b\n-\n_\n" + long, []string{`ok="ok"`, `-="-"`, `_="_"`}, []string{
-			`line 2: "a b" is not an item id: allowed are 1 to 250 of A-Z, a-z, 0-9, '.', '_' and '-'`,
+			`line 2: "a b" is not an item id: use 1 to 250 of A-Z, a-z, 0-9, '.', '_' and '-'`,
 			`line 5: its id has 251 bytes: use at most 250`,
 		}},
 		{"ok\n{\"n\": 1}\n{\"id\": null}\n{\"id\": 1.5}\n{\"id\": -1}\n{\"id\": \"\"}\n{\"id\": \"a/b\"}\n{\"id\": \n\xff\n{\"id\": [\"x\"]}", []string{`ok="ok"`}, []string{
 			`line 2: it has no field "id" for its id`,
-			`line 3: its "id" is null: allowed are a string and an integer from 0`,
-			`line 4: its "id" is 1.5: allowed are a string and an integer from 0`,
-			`line 5: its "id" is -1: allowed are a string and an integer from 0`,
-			`line 6: "" is not an item id: allowed are 1 to 250 of A-Z, a-z, 0-9, '.', '_' and '-'`,
-			`line 7: "a/b" is not an item id: allowed are 1 to 250 of A-Z, a-z, 0-9, '.', '_' and '-'`,
+			`line 3: its "id" is null: use a string and an integer from 0`,
+			`line 4: its "id" is 1.5: use a string and an integer from 0`,
+			`line 5: its "id" is -1: use a string and an integer from 0`,
+			`line 6: "" is not an item id: use 1 to 250 of A-Z, a-z, 0-9, '.', '_' and '-'`,
+			`line 7: "a/b" is not an item id: use 1 to 250 of A-Z, a-z, 0-9, '.', '_' and '-'`,
 			`line 8: it is not JSON that can be used: column 7: id: it ends within the value`,
 			`line 9: it is not UTF-8`,
-			`line 10: its "id" is ["x"]: allowed are a string and an integer from 0`,
+			`line 10: its "id" is ["x"]: use a string and an integer from 0`,
 		}},
 		{`["ok", 5, null, ["a"], {"id": "x", "deep": ` + strings.Repeat("[", 101) + strings.Repeat("]", 101) + `}]`, []string{`ok="ok"`}, []string{
 			"item 2: it is neither a JSON object nor a string", "item 3: it is neither a JSON object nor a string", "item 4: it is neither a JSON object nor a string",
-			`item 5: "x": it cannot be read: allowed is any JSON value in UTF-8, nested at most 100 deep: it is nested too deep: use at most 100 levels`,
+			`item 5: "x": it cannot be read: use any JSON value in UTF-8, nested at most 100 deep: it is nested too deep: use at most 100 levels`,
 		}},
-		{"ok\n" + `{"id": "long", "x": "` + strings.Repeat("x", 64<<10) + `"}`, []string{`ok="ok"`}, []string{`line 2: "long": it is 65559 bytes long: allowed are 65536`}},
+		{"ok\n" + `{"id": "long", "x": "` + strings.Repeat("x", 64<<10) + `"}`, []string{`ok="ok"`}, []string{`line 2: "long": it is 65559 bytes long: use at most 65536`}},
 	} {
 		s := testSpec()
 		items, refused, err := s.Decode([]byte(c.output))

@@ -77,7 +77,7 @@ func ValidateName(name string) error {
 	legal := func(r rune) bool { return 'a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '-' || r == '_' }
 	if name == "" || len(name) > maxName || strings.Trim(name[:1], "-_") == "" ||
 		strings.ContainsFunc(name, func(r rune) bool { return !legal(r) }) {
-		return problem.Field("name", "%q is not a source name: allowed are 1 to %d of a-z, 0-9, '_' and '-', the first a letter or digit", problem.Clip(name), maxName)
+		return problem.Field("name", "%q is not a source name: use 1 to %d of a-z, 0-9, '_' and '-', the first a letter or digit", problem.Clip(name), maxName)
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (s *Spec) Validate() error {
 		{"forget", s.Forget, MinForget, MaxForget},
 	} {
 		if d.value < d.min || d.value > d.max {
-			return problem.Field(d.field, "%s is out of range: allowed are %s to %s", d.value, d.min, d.max)
+			return problem.Field(d.field, "%s is out of range: use %s to %s", d.value, d.min, d.max)
 		}
 	}
 	if err := s.validateVars(); err != nil {

@@ -26,7 +26,7 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		field, message string
 		change         func(*Spec)
 	}{
-		{"name", `"" is not a source name: allowed are 1 to 40 of a-z, 0-9, '_' and '-', the first a letter or digit`, func(s *Spec) { s.Name = "" }},
+		{"name", `"" is not a source name: use 1 to 40 of a-z, 0-9, '_' and '-', the first a letter or digit`, func(s *Spec) { s.Name = "" }},
 		{"name", "", func(s *Spec) { s.Name = "a.b" }},
 		{"name", "", func(s *Spec) { s.Name = "-a" }},
 		{"name", "", func(s *Spec) { s.Name = "A" }},
@@ -36,12 +36,12 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		{"list[0]", "it is empty: it must name a program", func(s *Spec) { s.List = []string{""} }},
 		{"list", "it contains a NUL byte", func(s *Spec) { s.List = []string{"ls", "\x00"} }},
 		{"id", "it is empty: it must name the field of an item that contains its id", func(s *Spec) { s.ID = "" }},
-		{"interval", "999ms is out of range: allowed are 1s to 24h0m0s", func(s *Spec) { s.Interval = 999 * time.Millisecond }},
-		{"timeout", "0s is out of range: allowed are 1s to 1h0m0s", func(s *Spec) { s.Timeout = 0 }},
-		{"forget", "1s is out of range: allowed are 1m0s to 8760h0m0s", func(s *Spec) { s.Forget = time.Second }},
+		{"interval", "999ms is out of range: use 1s to 24h0m0s", func(s *Spec) { s.Interval = 999 * time.Millisecond }},
+		{"timeout", "0s is out of range: use 1s to 1h0m0s", func(s *Spec) { s.Timeout = 0 }},
+		{"forget", "1s is out of range: use 1m0s to 8760h0m0s", func(s *Spec) { s.Forget = time.Second }},
 		{"run.labels.item", "it is set by the source: use another name", func(s *Spec) { s.Run.Labels = map[string]string{"item": "x"} }},
-		{"run.priority", "1001 is out of range: allowed are -1000 to 1000", func(s *Spec) { s.Run.Priority = 1001 }},
-		{"run.name", "the template has no .itme: allowed are .index, .item, .run, .step; to write {{ itself, write {{\"{{\"}}", func(s *Spec) { s.Run.Name = "{{.itme}}" }},
+		{"run.priority", "1001 is out of range: use -1000 to 1000", func(s *Spec) { s.Run.Priority = 1001 }},
+		{"run.name", "the template has no .itme: use .index, .item, .run, .step; to write {{ itself, write {{\"{{\"}}", func(s *Spec) { s.Run.Name = "{{.itme}}" }},
 		{"run.tags.env", "", func(s *Spec) { s.Run.Tags = map[string]string{"env": "{{.item"} }},
 		{"run.steps", "there is none: at least one is needed", func(s *Spec) { s.Steps = []step.Spec{} }},
 		{"run.steps.a.shell", "", func(s *Spec) { s.Steps = []step.Spec{{Name: "a", Shell: "{{.itme}}"}} }},

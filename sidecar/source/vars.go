@@ -37,7 +37,7 @@ type Var struct {
 // NewPattern compiles the pattern of a [Var].
 func NewPattern(text string) (*regexp.Regexp, error) {
 	if len(text) > maxPattern {
-		return nil, fmt.Errorf("it is %d bytes long: allowed are %d", len(text), maxPattern)
+		return nil, fmt.Errorf("it is %d bytes long: use at most %d", len(text), maxPattern)
 	}
 	p, err := regexp.Compile(text)
 	if err != nil {
@@ -53,14 +53,14 @@ var varName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 // validateVars returns a problem that names the var if the declaration is not valid.
 func (s *Spec) validateVars() error {
 	if len(s.Vars) > maxVars {
-		return problem.Field("vars", "%d are too many: allowed are %d", len(s.Vars), maxVars)
+		return problem.Field("vars", "%d are too many: use at most %d", len(s.Vars), maxVars)
 	}
 	defaults := map[string]json.RawMessage{}
 	for _, name := range slices.Sorted(maps.Keys(s.Vars)) {
 		v, field := s.Vars[name], "vars."+name
 		switch {
 		case !varName.MatchString(name):
-			return problem.Field("vars."+problem.Clip(name), "%q cannot be used in templates: allowed are 1 to 63 of A-Z, a-z, 0-9 and '_', the first not a digit", problem.Clip(name))
+			return problem.Field("vars."+problem.Clip(name), "%q cannot be used in templates: use 1 to 63 of A-Z, a-z, 0-9 and '_', the first not a digit", problem.Clip(name))
 		case name == s.ID:
 			return problem.Field(field, "it is the id of the item: use another name, or another field as the id")
 		case v.Required && v.Default != nil:
@@ -96,7 +96,7 @@ func (s *Spec) withVars(it Item) (json.RawMessage, error) {
 	names := slices.Sorted(maps.Keys(s.Vars))
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if _, declared := s.Vars[name]; !declared && name != s.ID {
-			return nil, problem.Field("item", "it has %q, which source %q does not declare: allowed are %s",
+			return nil, problem.Field("item", "it has %q, which source %q does not declare: use %s",
 				problem.Clip(name), s.Name, listed(append([]string{s.ID}, names...)))
 		}
 	}

@@ -38,8 +38,8 @@ func TestAnItemHasTheVarsThatAreDeclared(t *testing.T) {
 		{`{"tenant": "", "id": 12, "env": "prod", "size": "2.50", "data": [1.50], "more": false}`, `{"data":[1.50],"env":"prod","id":12,"more":false,"size":"2.50","tenant":""}`},
 		{`{` + tenant + `,"env":null,"size":2.50}`, `{"data":null,"env":"dev","id":"a","more":{"a":["<b>"]},"size":2.50,"tenant":"a1"}`},
 		{`{` + tenant + `,"env":"no","env":"prod","size":true}`, `{"data":null,"env":"prod","id":"a","more":{"a":["<b>"]},"size":true,"tenant":"a1"}`},
-		{`{` + tenant + `,"Env":"prod"}`, `item: it has "Env", which source "inbox" does not declare: allowed are "id", "data", "env", "more", "size", "tenant"`},
-		{`{"id":"a","zzz":1,"b":1}`, `item: it has "b", which source "inbox" does not declare: allowed are "id", "data", "env", "more", "size", "tenant"`},
+		{`{` + tenant + `,"Env":"prod"}`, `item: it has "Env", which source "inbox" does not declare: use "id", "data", "env", "more", "size", "tenant"`},
+		{`{"id":"a","zzz":1,"b":1}`, `item: it has "b", which source "inbox" does not declare: use "id", "data", "env", "more", "size", "tenant"`},
 		{`{"id":"a"}`, `item.tenant: it is missing, and source "inbox" requires it: allowed is a string, a number, true or false that matches a|[a-z]+[0-9]|`},
 		{`{"id":"a","tenant":null}`, `item.tenant: it is missing, and source "inbox" requires it: allowed is a string, a number, true or false that matches a|[a-z]+[0-9]|`},
 		{`{"id":"a","tenant":"a1 "}`, `item.tenant: "a1 " is not allowed by source "inbox": allowed is a string, a number, true or false that matches a|[a-z]+[0-9]|`},
@@ -48,7 +48,7 @@ func TestAnItemHasTheVarsThatAreDeclared(t *testing.T) {
 		{`{` + tenant + `,"env":{"dev":1}}`, `item.env: {"dev":1} is not allowed by source "inbox": allowed are "dev", "prod"`},
 		{`{` + tenant + `,"size":2.5}`, `item.size: 2.5 is not allowed by source "inbox": allowed are "1", "2.50", "true"`},
 		{`"a"`, `item.tenant: it is missing, and source "inbox" requires it: allowed is a string, a number, true or false that matches a|[a-z]+[0-9]|`},
-		{`{` + tenant + `,"data":"` + strings.Repeat("x", 65500) + `"}`, `item: with the defaults of source "inbox", it is 65579 bytes long: allowed are 65536`},
+		{`{` + tenant + `,"data":"` + strings.Repeat("x", 65500) + `"}`, `item: with the defaults of source "inbox", it is 65579 bytes long: use at most 65536`},
 	} {
 		s := testSpec()
 		s.Vars = testVars()
@@ -82,7 +82,7 @@ func TestATextHasOnlyAnID(t *testing.T) {
 }
 
 func TestVarsThatCantBeDeclared(t *testing.T) {
-	const noName = "cannot be used in templates: allowed are 1 to 63 of A-Z, a-z, 0-9 and '_', the first not a digit"
+	const noName = "cannot be used in templates: use 1 to 63 of A-Z, a-z, 0-9 and '_', the first not a digit"
 	long := strings.Repeat("x", 64)
 	many := map[string]Var{}
 	for i := range maxVars + 1 {
@@ -103,8 +103,8 @@ func TestVarsThatCantBeDeclared(t *testing.T) {
 		{map[string]Var{"a": {Values: []string{}}}, "vars.a.values", "at least one value is required"},
 		{map[string]Var{"a": {Values: []string{"x"}, Default: encode("y")}}, "vars.a.default", `"y" is not allowed by the var itself: allowed are "x"`},
 		{map[string]Var{"a": {Pattern: pattern("x"), Default: encode("xx")}}, "vars.a.default", `"xx" is not allowed by the var itself: allowed is a string, a number, true or false that matches x`},
-		{map[string]Var{"a": {Default: encode(strings.Repeat("x", 65535))}}, "vars", "an item with all defaults cannot be used: it is 65543 bytes long: allowed are 65536"},
-		{many, "vars", "101 are too many: allowed are 100"},
+		{map[string]Var{"a": {Default: encode(strings.Repeat("x", 65535))}}, "vars", "an item with all defaults cannot be used: it is 65543 bytes long: use at most 65536"},
+		{many, "vars", "101 are too many: use at most 100"},
 	} {
 		s := testSpec()
 		s.Vars = c.vars
@@ -113,7 +113,7 @@ func TestVarsThatCantBeDeclared(t *testing.T) {
 	for text, want := range map[string]string{
 		"a(":                      "it is not an RE2 regular expression: error parsing regexp: missing closing ): `a(`",
 		"a)|(b":                   "it is not an RE2 regular expression: error parsing regexp: unexpected ): `a)|(b`",
-		strings.Repeat("a", 1025): "it is 1025 bytes long: allowed are 1024",
+		strings.Repeat("a", 1025): "it is 1025 bytes long: use at most 1024",
 	} {
 		if _, err := NewPattern(text); err == nil || err.Error() != want {
 			t.Errorf("%.10s: %v", text, err)

@@ -338,7 +338,7 @@ func endText(r *run.Run) string {
 func reasonIn(did, who string, form url.Values) (string, error) {
 	reason := strings.Join(strings.Fields(form.Get("reason")), " ")
 	if len(reason) > maxReason {
-		return "", problem.Field("reason", "it is %d bytes long: allowed are %d", len(reason), maxReason)
+		return "", problem.Field("reason", "it is %d bytes long: use at most %d", len(reason), maxReason)
 	}
 	why := did + " by " + who
 	if reason = text.Visible(reason); reason != "" {

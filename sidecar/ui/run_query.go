@@ -53,10 +53,10 @@ const maxAfter = step.MaxInstances
 func runQueryOf(id string, v url.Values) (runQuery, error) {
 	q := runQuery{run: id, tab: v.Get("tab"), step: v.Get("step"), status: step.Status(v.Get("status"))}
 	if q.tab != "" && !slices.Contains(runTabs, q.tab) {
-		return q, problem.Field("tab", "%.100q is none: allowed are %s", q.tab, strings.Join(runTabs, ", "))
+		return q, problem.Field("tab", "%.100q is none: use %s", q.tab, strings.Join(runTabs, ", "))
 	}
 	if q.status != "" && !slices.Contains(step.Statuses, q.status) {
-		return q, problem.Field("status", "%.100q is none: allowed are %s", q.status, strings.Join(wordsOf(step.Statuses), ", "))
+		return q, problem.Field("status", "%.100q is none: use %s", q.status, strings.Join(wordsOf(step.Statuses), ", "))
 	}
 	for _, n := range []struct {
 		field string
@@ -69,7 +69,7 @@ func runQueryOf(id string, v url.Values) (runQuery, error) {
 		}
 		number, err := strconv.Atoi(text)
 		if err != nil || number < 0 || number > maxAfter {
-			return q, problem.Field(n.field, "%.100q is no number that it can have: allowed are 0 to %d", text, maxAfter)
+			return q, problem.Field(n.field, "%.100q is no number that it can have: use 0 to %d", text, maxAfter)
 		}
 		*n.to = number
 	}

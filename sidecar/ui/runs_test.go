@@ -97,7 +97,7 @@ func TestStatusesAreCountedUnderTheFilter(t *testing.T) {
 func TestAStatusThatIsNoneIsReported(t *testing.T) {
 	var f runFilter
 	query := url.Values{"status": {"<done>"}}
-	if got := parseStatuses(query, &f); got != nil || !strings.Contains(f.Wrong, `"<done>" is not a status: allowed are storing, queued,`) {
+	if got := parseStatuses(query, &f); got != nil || !strings.Contains(f.Wrong, `"<done>" is not a status: use storing, queued,`) {
 		t.Errorf("%v, %s", got, f.Wrong)
 	}
 	if page := runsOf(runsStateOf(newShore().set(), &f, nil, listPlace{}), nil, f, nil, listAddress{"/runs", query}); page.Statuses[0].Current || page.Filter.Clear == "" {

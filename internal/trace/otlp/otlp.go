@@ -134,7 +134,7 @@ func wanted() (bool, error) {
 		}
 	case "otlp":
 	default:
-		return false, problem.Field("OTEL_TRACES_EXPORTER", "%q is not supported: allowed are otlp and none", problem.Clip(exporter))
+		return false, problem.Field("OTEL_TRACES_EXPORTER", "%q is not supported: use otlp and none", problem.Clip(exporter))
 	}
 	if endpoint == "" {
 		return true, nil
@@ -188,7 +188,7 @@ func check() error {
 			continue
 		}
 		if allowed := checks[name](value); allowed != "" {
-			return problem.Field(from, "the value can't be used: allowed is %s", allowed)
+			return problem.Field(from, "the value can't be used: use %s", allowed)
 		}
 	}
 	return nil
@@ -205,7 +205,7 @@ func newClient() (otlptrace.Client, error) {
 	case "grpc":
 		return otlptracegrpc.NewClient(), nil
 	default:
-		return nil, problem.Field(from, "%q is not supported: allowed are http/protobuf and grpc", problem.Clip(protocol))
+		return nil, problem.Field(from, "%q is not supported: use http/protobuf and grpc", problem.Clip(protocol))
 	}
 }
 
@@ -218,7 +218,7 @@ func samplerOf(name, arg string) (sdk.Sampler, error) {
 		name = samplers[0]
 	}
 	if !slices.Contains(samplers, name) {
-		return nil, problem.Field("OTEL_TRACES_SAMPLER", "%q is not a sampler: allowed are %s", problem.Clip(name), strings.Join(samplers, ", "))
+		return nil, problem.Field("OTEL_TRACES_SAMPLER", "%q is not a sampler: use %s", problem.Clip(name), strings.Join(samplers, ", "))
 	}
 	kind, byParent := strings.CutPrefix(name, "parentbased_")
 	var s sdk.Sampler
@@ -232,7 +232,7 @@ func samplerOf(name, arg string) (sdk.Sampler, error) {
 		if arg != "" {
 			var err error
 			if ratio, err = strconv.ParseFloat(arg, 64); err != nil || !(ratio >= 0 && ratio <= 1) {
-				return nil, problem.Field("OTEL_TRACES_SAMPLER_ARG", "%q is not a ratio: allowed are 0 to 1, such as 0.1", problem.Clip(arg))
+				return nil, problem.Field("OTEL_TRACES_SAMPLER_ARG", "%q is not a ratio: use 0 to 1, such as 0.1", problem.Clip(arg))
 			}
 		}
 		s = sdk.TraceIDRatioBased(ratio)
@@ -266,7 +266,7 @@ func queueLength() (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > 1<<20 {
-		return 0, problem.Field(name, "%q is not a queue length: allowed are 1 to %d spans", problem.Clip(text), 1<<20)
+		return 0, problem.Field(name, "%q is not a queue length: use 1 to %d spans", problem.Clip(text), 1<<20)
 	}
 	return n, nil
 }
