@@ -77,6 +77,8 @@ type endpoint struct {
 	leases   *clientv3.Client
 	renewals renewals
 	remote   *dial.Endpoint
+	// failed is set from a request that the endpoint did not answer until one that it answers.
+	failed atomic.Bool
 }
 
 // newEndpoint makes the connections to an endpoint. Each is opened when it is first used.
@@ -266,6 +268,14 @@ func (e *endpoint) explain(op string, err error) error {
 	return classify(op, err)
 }
 
+// why returns the text of an error of a request to the endpoint.
+func (e *endpoint) why(err error) string {
+	if text := e.remote.Why(err); text != "" {
+		return text
+	}
+	return plain(err)
+}
+
 // said returns a text with what came of a request to an endpoint, which begins with its address.
 func (e *endpoint) said(err error) string {
 	var known *explained
@@ -277,7 +287,7 @@ func (e *endpoint) said(err error) string {
 
 // reason shortens an error of a probe to what its reader can use.
 func reason(err error) string {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable) && strings.Contains(err.Error(), "deadline exceeded") {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable) && strings.HasSuffix(err.Error(), noAnswer) {
 		return fmt.Sprintf("no answer within %s", probeTry)
 	}
 	return err.Error()
@@ -380,8 +390,12 @@ func (c *Client) fail(role *atomic.Uint32, at uint32, err error) {
 	failed := errors.Is(err, ErrUnavailable) || errors.Is(kindOf(err), ErrUnavailable)
 	if failed || errors.Is(err, ErrOtherCluster) {
 		if role.CompareAndSwap(at, at+1) {
-			next := c.conns[int(at+1)%len(c.conns)]
-			c.log.Info("etcd endpoint failed, going on with the next", "next", next.Endpoints()[0], "error", err)
+			gone, next := c.conns[int(at)%len(c.conns)], c.conns[int(at+1)%len(c.conns)]
+			level := hclog.Info
+			if gone.failed.Swap(true) {
+				level = hclog.Debug // without a majority, all endpoints fail again and again
+			}
+			c.log.Log(level, "an etcd endpoint failed, going on with the next one", "endpoint", gone.Endpoints()[0], "next", next.Endpoints()[0], "error", gone.why(err))
 		}
 	}
 }

@@ -74,9 +74,23 @@ func classify(op string, err error) error {
 		return nil
 	}
 	if kind := kindOf(err); kind != nil && !errors.Is(err, kind) {
-		return fmt.Errorf("%s: %w: %v", op, kind, err)
+		return fmt.Errorf("%s: %w: %s", op, kind, plain(err))
 	}
 	return fmt.Errorf("%s: %w", op, err)
+}
+
+// noAnswer is the text of an error about a request that was not answered before it ended.
+const noAnswer = "no answer in time"
+
+// plain returns the text of an error without what gRPC adds to it.
+func plain(err error) string {
+	switch s, ok := status.FromError(err); {
+	case errors.Is(err, context.DeadlineExceeded), ok && s.Code() == codes.DeadlineExceeded:
+		return noAnswer
+	case ok:
+		return s.Message()
+	}
+	return err.Error()
 }
 
 // proposalDropped is what a leader answers while it transfers leadership: etcd has no error for it.

@@ -255,6 +255,7 @@ func do[T any](ctx context.Context, c *Client, sent *history, role *atomic.Uint3
 		c.metrics.observe(op, begin, err)
 		c.fail(role, n, err)
 		if err == nil {
+			at.failed.Store(false)
 			return answer, nil
 		}
 		if err = at.explain(operations[op], err); c.login == nil || !expiredBy(err) {
