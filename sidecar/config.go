@@ -36,7 +36,8 @@ type Config struct {
 	// name of the host to use; nil does not wait, and uses that of Options.
 	Await func(context.Context) (host string, err error)
 	// Waits returns what Await waits for, nil if it does not wait. Requests are refused with it, and
-	// /readyz shows it. Without Waits, they say only that etcd has not answered yet.
+	// /readyz shows it. After Await, it is what etcd waits for: only /readyz shows that. Without Waits, they say
+	// only that etcd has not answered yet.
 	Waits func() *problem.Error
 	// Explain returns an error that the instance waits for with what to do about it in this process; nil
 	// leaves all as they are.

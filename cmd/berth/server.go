@@ -188,6 +188,7 @@ func (m *etcdMember) run(ctx context.Context) error {
 		if m.awaitVote(completed, etcd.IsLearner) {
 			m.waits.Store(nil)
 			close(m.serves)
+			m.watchLeader(completed, etcd, founding)
 		}
 	})
 	select {
@@ -227,6 +228,38 @@ func (m *etcdMember) awaitVote(ctx context.Context, isLearner func() bool) bool 
 		case <-patience.C:
 			m.log.Warn("this server is still a learner: its sidecar and coordinator use the etcd of the other servers")
 			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// leaderEvery is the interval between checks whether the cluster has a leader.
+const leaderEvery = time.Second
+
+// watchLeader records, while the cluster has no leader, which other members do not answer.
+func (m *etcdMember) watchLeader(ctx context.Context, etcd *embed.Server, founding *cluster.Founding) {
+	for checkUntil(ctx, leaderEvery, func() bool { return !etcd.HasLeader() }) {
+		checking, led := context.WithCancel(ctx)
+		var task sync.WaitGroup
+		if others := othersOf(etcd.Identity()); len(others) > 0 {
+			task.Go(func() { founding.Majority(checking, others) })
+		}
+		checkUntil(ctx, leaderEvery, etcd.HasLeader)
+		led()
+		task.Wait()
+		m.waits.Store(nil)
+	}
+}
+
+// checkUntil checks a condition at intervals until it holds. It returns false if ctx ends before.
+func checkUntil(ctx context.Context, interval time.Duration, holds func() bool) bool {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
 		case <-ctx.Done():
 			return false
 		}

@@ -145,6 +145,13 @@ func TestServersSayWhichOthersTheyWaitFor(t *testing.T) {
 	for _, s := range all {
 		s.ready()
 	}
+	// The same holds for one that goes on when the others end.
+	all["c"].end(syscall.SIGKILL)
+	says("a", "etcd waits until 2 of its 3 members run. These do not answer: ", "b at http://"+n.network+"2:7423 (", "c at http://"+n.network+"3:7423 (", "refused)")
+	all["c"] = n.start("c", "abc")
+	for _, s := range all {
+		s.ready()
+	}
 	for _, s := range all {
 		s.end(syscall.SIGKILL)
 	}

@@ -62,7 +62,7 @@ func (f *Founding) silent(ctx context.Context, members []Member) []string {
 func awaited(members int, silent []string) string {
 	majority := members/2 + 1
 	if members-len(silent) >= majority {
-		return fmt.Sprintf("etcd is starting: %d of its %s run, and elect a leader", members-len(silent), text.Count(members, "member"))
+		return fmt.Sprintf("etcd waits for a leader: %d of its %s run, and elect one", members-len(silent), text.Count(members, "member"))
 	}
 	return fmt.Sprintf("etcd waits until %d of its %s run. These do not answer: %s", majority, text.Count(members, "member"), strings.Join(silent, ", "))
 }

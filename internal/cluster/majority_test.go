@@ -35,8 +35,8 @@ func TestAMemberSaysHowManyOthersItWaitsFor(t *testing.T) {
 	silent := []string{fmt.Sprintf("b at http://10.0.0.2:7423 (%s)", brief(errors.New("no answer"))), "c at http://10.0.0.3:7423 (connection refused)"}
 	for want, of := range map[string][]string{
 		"etcd waits until 2 of its 3 members run. These do not answer: b at http://10.0.0.2:7423 (no answer), c at http://10.0.0.3:7423 (connection refused)": silent,
-		"etcd is starting: 2 of its 3 members run, and elect a leader":                                                                                        silent[:1],
-		"etcd is starting: 3 of its 3 members run, and elect a leader":                                                                                        nil,
+		"etcd waits for a leader: 2 of its 3 members run, and elect one":                                                                                      silent[:1],
+		"etcd waits for a leader: 3 of its 3 members run, and elect one":                                                                                      nil,
 	} {
 		if got := awaited(3, of); got != want {
 			t.Errorf("without %v it says %q, want %q", of, got, want)

@@ -175,6 +175,9 @@ func (s *Server) IsLearner() bool {
 // IsLeader reports whether this member leads its cluster.
 func (s *Server) IsLeader() bool { return s.etcd.Server.Leader() == s.etcd.Server.MemberID() }
 
+// HasLeader reports whether this member knows a leader of its cluster, which there is only with a majority.
+func (s *Server) HasLeader() bool { return s.etcd.Server.Leader() != 0 }
+
 // Err returns a channel that delivers the reason once if etcd fails. The channel is never closed.
 // Call [Server.Close] after a failure, too.
 func (s *Server) Err() <-chan error { return s.errs }
