@@ -316,9 +316,12 @@ func (m *etcdMember) compare(ctx context.Context, client *cluster.Client) {
 	}
 	for {
 		unknown, gone, err := client.Missing(ctx, configured)
-		if err == nil && len(unknown)+len(gone) > 0 {
-			m.log.Warn("the setting cluster does not match the members of the cluster: correct it before the next restart",
+		if err == nil && len(unknown) > 0 {
+			m.log.Warn("the setting cluster does not name all members of the cluster: correct it before the next restart",
 				"missing", strings.Join(unknown, ","), "no_member", strings.Join(gone, ","))
+		} else if err == nil && len(gone) > 0 {
+			m.log.Warn("the setting cluster names servers that are not members of the cluster yet: start them, and they join it, or remove them from the setting",
+				"no_member", strings.Join(gone, ","))
 		}
 		select {
 		case <-tick.C:
