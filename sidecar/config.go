@@ -132,3 +132,11 @@ func (c *Config) http() server.Config {
 		TLS: c.TLS, Tokens: c.Tokens, Policy: c.Policy, Names: c.Names,
 	}
 }
+
+// etcdWaits returns what the etcd of a server waits for, nil if it does not wait.
+func (c *Config) etcdWaits() *problem.Error {
+	if c.Waits == nil {
+		return nil
+	}
+	return c.Waits()
+}

@@ -45,7 +45,7 @@ func (a *apiServer) readiness(ctx context.Context, _ *struct{}) (*output[api.Hea
 		missing = append(missing, fmt.Sprintf("etcd: %s", why))
 	} else if old := s.viewAge(ctx); old > maxViewAge {
 		missing = append(missing, fmt.Sprintf("view: etcd has not answered for %s", old.Truncate(100*time.Millisecond)))
-		if why := a.etcdWaits(); why != nil {
+		if why := a.cfg.etcdWaits(); why != nil {
 			missing = append(missing, fmt.Sprintf("etcd: %s", why))
 		}
 	}

@@ -212,18 +212,10 @@ func (a *apiServer) ready() (*session, error) {
 	if why := a.stopping.Load(); why != nil {
 		return nil, why
 	}
-	if why := a.etcdWaits(); why != nil {
+	if why := a.cfg.etcdWaits(); why != nil {
 		return nil, why
 	}
 	return nil, a.missing.Load()
-}
-
-// etcdWaits returns what the etcd of a server waits for, nil if it does not wait.
-func (a *apiServer) etcdWaits() *problem.Error {
-	if a.cfg.Waits == nil {
-		return nil
-	}
-	return a.cfg.Waits()
 }
 
 // suggester is [instance.Client.Suggest].
