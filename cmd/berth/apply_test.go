@@ -43,7 +43,7 @@ func TestDecodeDeclared_TellsAllThatIsWrongByLine(t *testing.T) {
 		{"no mapping", "- a", []string{`1:1: the file must be a mapping: write "pools: VALUE", with a space behind the colon`}},
 		{"no pools", "{}", []string{"1:1: pools and limits are missing"}},
 		{"no YAML", "pools:\n  a: [\n", []string{"2:3: did not find expected node content"}},
-		{"two documents", "pools: {}\n---\npools: {}", []string{"1: the file must be one YAML document"}},
+		{"two documents", "pools: {}\n---\npools: {}", []string{"2:1: the file must be one YAML document: another one begins here"}},
 		{"unknown key", "pools: {}\nhosts: {}", []string{`2:1: the file: there is no "hosts", only pools, limits`}},
 		{"alias", "pools:\n  a: &x {limit: 1}\n  b: *x", []string{"3:6: pools.b: aliases are not allowed"}},
 		{"JSON", "{\n\t\"pools\": {\"a\": {\"limit\": 1, \"colour\": 1}}, \"pools\": 1\n}", []string{
