@@ -41,12 +41,12 @@ type poolsQuery struct {
 func poolsQueryOf(q url.Values) (poolsQuery, error) {
 	p := poolsQuery{Text: strings.ToLower(strings.TrimSpace(q.Get("q"))), Sort: cmp.Or(q.Get("sort"), byFullness), Page: 1}
 	if p.Sort != byFullness && p.Sort != byName {
-		return p, problem.Field("sort", "%q is no order: use %s and %s", problem.Clip(p.Sort), byFullness, byName)
+		return p, problem.Field("sort", "must be %s or %s, and not %q", byFullness, byName, problem.Clip(p.Sort))
 	}
 	if text := q.Get("page"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return p, problem.Field("page", "%q is no page: use numbers from 1 on", problem.Clip(text))
+			return p, problem.Field("page", "must be a number of 1 or more, and not %q", problem.Clip(text))
 		}
 		p.Page = n
 	}

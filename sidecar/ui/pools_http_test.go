@@ -388,7 +388,7 @@ func TestManyPoolsArePagedFilteredAndOrdered(t *testing.T) {
 		t.Errorf("%d pools are on all pages", len(seen))
 	}
 	for _, bad := range []string{"/pools?page=0", "/pools?sort=best"} {
-		if got := s.get(bad); got.status != 422 || !strings.Contains(got.body, "allowed are") {
+		if got := s.get(bad); got.status != 422 || !strings.Contains(got.body, "must be") {
 			t.Errorf("%s: %d %s", bad, got.status, got.body)
 		}
 	}

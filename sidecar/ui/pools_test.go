@@ -51,7 +51,7 @@ func TestTheAddressOfThePoolsIsChecked(t *testing.T) {
 	for text, field := range map[string]string{"page=0": "page", "page=-1": "page", "page=x": "page", "sort=size": "sort"} {
 		q, _ := url.ParseQuery(text)
 		_, err := poolsQueryOf(q)
-		if p, ok := err.(*problem.Error); !ok || p.Field != field || !strings.Contains(p.Message, "allowed") {
+		if p, ok := err.(*problem.Error); !ok || p.Field != field || !strings.Contains(p.Message, "must be") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
