@@ -50,7 +50,19 @@ func dialEndpoint(ctx context.Context, address string) (net.Conn, error) {
 	if err := own.Socket(path); err != nil {
 		return nil, err
 	}
-	return connect(ctx, "unix", path)
+	conn, err := connect(ctx, "unix", path)
+	return conn, denied(err)
+}
+
+// howToUse says how a user may connect to the socket of the etcd of a server.
+const howToUse = "run this as the user of that server, or join the group of its setting socket_group"
+
+// denied adds to an error of a connection to a socket what helps if this user may not connect to it.
+func denied(err error) error {
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, howToUse)
 }
 
 // findEtcd says where etcd is if no endpoints were given. A server knows its own etcd.
@@ -169,7 +181,7 @@ func (s localSocket) ended() bool {
 // notForThisUser adds to an error the sockets that only other users may connect to.
 func notForThisUser(err error, sockets []string) error {
 	for _, path := range sockets {
-		err = fmt.Errorf("%w; %s belongs to another user: become that user, or give endpoints", err, path)
+		err = fmt.Errorf("%w; %s belongs to another user; %s, or give other endpoints", err, path, howToUse)
 	}
 	return err
 }

@@ -2,10 +2,12 @@ package config
 
 import (
 	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -152,11 +154,24 @@ func TestWhyNoEtcdIsFoundIsOneLine(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("connection refused")
 	err := notForThisUser(refused, []string{"/d/etcd.sock", "/s/etcd.sock"})
-	if text := err.Error(); !errors.Is(err, refused) || strings.Contains(text, "\n") || strings.Count(text, "belongs to another user") != 2 {
+	if text := err.Error(); !errors.Is(err, refused) || strings.Contains(text, "\n") || strings.Count(text, "belongs to another user; run this as the user of that server, or join the group") != 2 {
 		t.Errorf("the error is %q", text)
 	}
 	if err := notForThisUser(refused, nil); err.Error() != "connection refused" {
 		t.Errorf("without sockets, the error is %q", err)
+	}
+}
+
+func TestAUserWhoMayNotUseTheSocketOfEtcdLearnsWhoMay(t *testing.T) {
+	t.Parallel()
+	dial := func(err syscall.Errno) error {
+		return denied(&net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", err)})
+	}
+	if err := dial(syscall.EACCES); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "permission denied; run this as the user of that server, or join the group of its setting socket_group") {
+		t.Errorf("the error is %v", err)
+	}
+	if err := dial(syscall.ECONNREFUSED); strings.Contains(err.Error(), "group") {
+		t.Errorf("the error of a server that does not run is %v", err)
 	}
 }
 

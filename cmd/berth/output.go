@@ -447,7 +447,7 @@ func explain(err error) string {
 
 // advised are parts of messages that say what to do themselves, or for which the advice is wrong: the etcd that another
 // process waits for is not in the settings of this one.
-var advised = []string{"berth ", "not ready: ", "no secure connection", "set user and password_file"}
+var advised = []string{"berth ", "not ready: ", "no secure connection", "set user and password_file", "socket_group"}
 
 // onUsageError words what package flag finds wrong.
 func onUsageError(c *cli.Context, err error, _ bool) error {

@@ -22,3 +22,10 @@ func TestAServerThatIsNotReadyIsNoQuestionOfEndpoints(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestASocketThatThisUserMayNotUseIsNoQuestionOfEndpoints(t *testing.T) {
+	err := problem.New(problem.EtcdUnavailable, "etcd is unavailable (unix:///d/etcd.sock: permission denied; run this as the user of that server, or join the group of its setting socket_group)")
+	if got := explain(err); got != err.Error() {
+		t.Error(got)
+	}
+}

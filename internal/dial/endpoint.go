@@ -121,6 +121,7 @@ func (e *Endpoint) Why(err error) string {
 		refused = strings.TrimSuffix(strings.ReplaceAll(refused, `\"`, `"`), `"`)
 		refused = strings.TrimPrefix(refused, "dial tcp: ")
 		refused = strings.TrimPrefix(refused, "dial tcp "+e.address+": ")
+		refused = strings.TrimPrefix(refused, "dial unix "+strings.TrimPrefix(e.address, "unix://")+": ")
 		return e.address + ": " + strings.TrimPrefix(refused, "connect: ")
 	}
 	if f := e.fault.Load(); f != nil {
