@@ -20,7 +20,6 @@ const (
 	keyAddress  = "address"
 	keyReason   = "reason"
 	keyClaims   = "claims"
-	keyRetry    = "retry_in"
 	keyStack    = "stack"
 	keyMode     = "mode"
 	keyDuration = "within"

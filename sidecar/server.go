@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -201,7 +202,7 @@ func (s *Server) open(ctx context.Context, a *apiServer) (*instance.Client, erro
 		explain = func(err error) error { return err }
 	}
 	options.OnWait = func(why error) { a.missing.Store(missingOf(explain(why))) }
-	for {
+	for tries := new(lograte.Tries); ; {
 		var err error
 		if s.cfg.Await != nil {
 			options.Host, err = s.cfg.Await(ctx)
@@ -226,7 +227,9 @@ func (s *Server) open(ctx context.Context, a *apiServer) (*instance.Client, erro
 		}
 		a.missing.Store(missingOf(err))
 		wait := pause.NextBackOff()
-		s.log.Warn(text, keyError, err, keyRetry, wait.Round(time.Millisecond))
+		if tries.Allow(err) {
+			s.log.Warn(text, keyError, err)
+		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -63,7 +64,7 @@ func (r *runningSidecar) run(ctx context.Context) error {
 // sidecar has ended after it was stopped.
 func (r *runningSidecar) keep(ctx context.Context, listening func(*sidecar.Server) error) error {
 	listened := false
-	for last := ""; ; {
+	for tries := new(lograte.Tries); ; {
 		server, _ := r.current()
 		err := server.Listen(ctx)
 		if err == nil && !listened {
@@ -77,13 +78,12 @@ func (r *runningSidecar) keep(ctx context.Context, listening func(*sidecar.Serve
 			}
 		}
 		if err == nil {
-			last, err = "", server.Run(ctx)
+			err = server.Run(ctx)
 		}
 		if _, stopped := r.current(); stopped || err == nil {
 			return err
 		}
-		if text := err.Error(); text != last {
-			last = text
+		if tries.Allow(err) {
 			r.cfg.Logger.Error("the sidecar can't serve, and tries again; etcd continues", "error", err, "retry", againEvery)
 		}
 		select {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/cluster"
+	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/lease"
@@ -432,14 +433,16 @@ func (m *etcdMember) await(ctx context.Context) (host string, err error) {
 // runCandidate runs a candidate for coordinator until it is stopped. If it fails, it starts again.
 func (m *etcdMember) runCandidate(cfg sidecar.Config) *process {
 	return runProcess(nil, func(ctx context.Context) error {
-		for {
+		for tries := new(lograte.Tries); ; {
 			err := m.campaign(ctx, cfg)
 			if ctx.Err() != nil || m.hasEnded() { // the server ends
 				return nil
 			}
-			if problem.CodeOf(err) == problem.EtcdUnavailable {
+			switch {
+			case err != nil && !tries.Allow(err):
+			case problem.CodeOf(err) == problem.EtcdUnavailable:
 				cfg.Logger.Warn("the coordinator can't start yet, and tries again", "error", err, "retry", againEvery)
-			} else {
+			default:
 				cfg.Logger.Error("the coordinator has ended, and starts again; etcd continues", "error", err, "retry", againEvery)
 			}
 			select {

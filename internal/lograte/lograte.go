@@ -1,4 +1,5 @@
-// Package lograte bounds how often is logged what callers cause, so that no caller can fill a log.
+// Package lograte bounds how often is logged what callers cause, so that no caller can fill a log, and what fails
+// try after try.
 package lograte
 
 import (

@@ -8,6 +8,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/trace"
@@ -133,13 +134,15 @@ func (w *Worker) resumeOne(ctx context.Context, id store.StepID, reservation *in
 func (w *Worker) reopen(e *execution, bare bool) {
 	e.hook()
 	w.async(func() {
-		for {
+		for tries := new(lograte.Tries); ; {
 			job, err := w.cfg.Runner.Open(filepath.Join(e.dir, jobFolder), e.t)
 			if err == nil {
 				w.post(func() { w.found(e, job, bare) })
 				return
 			}
-			w.log.Warn("the command of a step instance cannot be opened, trying again", "run", e.t.Run, "step", e.t.Text(), "error", err)
+			if tries.Allow(err) {
+				w.log.Warn("the command of a step instance cannot be opened, trying again", "run", e.t.Run, "step", e.t.Text(), "error", err)
+			}
 			select {
 			case <-time.After(finishPause):
 			case <-e.place.Context().Done():
