@@ -121,7 +121,7 @@ func (p *Presence) Run(ctx context.Context) error {
 		switch err := p.hold(store.WithCluster(ctx, cluster), id, ttl, replaced); {
 		case errors.Is(err, store.ErrOtherCluster):
 			p.setTrouble(err)
-			p.log.Info("announcing the host in the cluster of now")
+			p.log.Info("announcing the host in the etcd cluster that answers now")
 		case errors.Is(err, store.ErrLeaseNotFound):
 			p.log.Warn("the presence lease is gone, making another")
 		default:

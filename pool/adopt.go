@@ -414,7 +414,7 @@ func (c *core) present(history uint64) {
 	if c.history = history; began {
 		return
 	}
-	c.log.Warn("etcd was restored: this instance checks again what it holds; without --bump-revision, fencing tokens may be issued twice", "revision", c.seen)
+	c.log.Warn("etcd was restored: this instance compares what it holds with what etcd has", "revision_before", c.seen)
 	c.restores++
 	c.ownRev, c.revokedRev, c.samples = 0, 0, [4]sample{}
 	c.phase, c.seen, c.resolveAt = fencing, 0, 0

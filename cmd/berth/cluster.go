@@ -342,7 +342,7 @@ func clusterRestore(r *request) error {
 		return etcdFault(err, "")
 	}
 	return r.print(done, func(out *page) {
-		out.line("restored %s to %s. Start this server now, and then the others with empty data directories", text.Count(done.Keys, "key"), dir)
+		out.line("restored %s to %s. Start this server now. When it is ready, start the others, with their folder etcd moved out of their data directories: keep the folder state", text.Count(done.Keys, "key"), dir)
 	})
 }
 

@@ -471,7 +471,7 @@ func (c *Client) Replace(ctx context.Context, name, peerURL string, force bool) 
 		if again, err := c.replaceAgain(ctx, s, name, peerURL); again != nil || err != nil {
 			return again, err
 		}
-		return nil, problem.New(problem.NotFound, "%w. A server that was removed needs no replacement: start it with an empty data directory, and it joins the cluster", err)
+		return nil, problem.New(problem.NotFound, "%w. A server that was removed needs no replacement: move the folder etcd out of its data directory, start it, and it joins the cluster", err)
 	}
 	if peerURL == "" {
 		peerURL = old.PeerURLs[0]

@@ -132,6 +132,8 @@ func (c *Cluster) checkRevision(sent *history, seen, rev int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := c.at.Load(); now == sent {
+		c.log.Warn("the revisions of etcd have gone back: it was restored without --bump-revision, so fencing tokens may be issued twice; restart all sidecars, coordinators and workers",
+			"before", seen, "now", rev)
 		c.advance(now.cluster, now.number+1, rev, now.over)
 	}
 	return fmt.Errorf("%w: it is at revision %d after %d", ErrRestored, rev, seen)

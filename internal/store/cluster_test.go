@@ -318,6 +318,25 @@ func counterOf(t *testing.T, reg *prometheus.Registry) prometheus.Collector {
 
 // TestAMemberOfTheReplacedClusterIsOnlyAnEndpointThatFails: some members are restored, others still
 // run with the old data.
+func TestThatRevisionsHaveGoneBackIsLoggedOnceAndOnlyThen(t *testing.T) {
+	log, f := testlog.New(t), &faulty{}
+	c := newClient(t, store.Config{
+		Endpoints: []string{serve(t, f)},
+		Cluster:   store.NewCluster(hclog.New(&hclog.LoggerOptions{Output: log}), prometheus.NewRegistry()),
+	})
+	for i, step := range []struct {
+		cluster uint64
+		rev     int64
+		logged  int
+	}{{7, 10, 0}, {7, 20, 0}, {8, 1020, 0}, {8, 1021, 0}, {8, 15, 1}, {8, 15, 1}, {8, 30, 1}} {
+		f.header.Store(&pb.ResponseHeader{ClusterId: step.cluster, Revision: step.rev})
+		_, err := c.Txn(long(t), putReq("/b/k", "", 0))
+		if n := strings.Count(log.String(), "the revisions of etcd have gone back"); n != step.logged {
+			t.Errorf("after answer %d, cluster %d at revision %d, it was logged %d times (%v), want %d", i, step.cluster, step.rev, n, err, step.logged)
+		}
+	}
+}
+
 func TestAMemberOfTheReplacedClusterIsOnlyAnEndpointThatFails(t *testing.T) {
 	t.Parallel()
 	old, oldEndpoint := memberOf(t, 1)

@@ -37,9 +37,9 @@ var (
 	// ErrOtherCluster: a response is of another cluster than the one that the client works
 	// with, or worked with when the request was made.
 	ErrOtherCluster = errors.New("another etcd cluster answers")
-	// ErrRestored: etcd is at an earlier revision than it was. It was restored
-	// from a backup, and claims and leases since the backup are lost.
-	ErrRestored = errors.New("etcd was restored to an earlier revision")
+	// ErrRestored: etcd is at an earlier revision than it was, or another cluster has replaced it. It was
+	// restored from a backup, and claims and leases since the backup are lost.
+	ErrRestored = errors.New("etcd was restored, or another cluster has replaced it")
 	// ErrBehind: so much was written since a watch has ended that reading
 	// everything again costs etcd less than going on from there.
 	ErrBehind = errors.New("the watch is too far behind")
