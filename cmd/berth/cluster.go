@@ -85,8 +85,8 @@ jobs first.`,
 			clusterSpaceCommand(),
 			{
 				Name: "defrag", Usage: "return free space of the databases to the disk, one member at a time",
-				Description: `A member answers no requests while it is defragmented; the leader is the last one. If there is
-space again, the command also clears the NOSPACE alarm.`,
+				Description: `A member answers no requests while it is defragmented; the leader is the last one. Learners are
+skipped. If there is space again, the command also clears the NOSPACE alarm.`,
 				Action: changesCluster(clusterDefrag),
 			},
 			clusterUsersCommand(),
@@ -356,10 +356,22 @@ func clusterDefrag(r *request, c *cluster.Client) error {
 	return r.print(all, func(out *page) {
 		var rows [][]string
 		for _, d := range all.Members {
-			rows = append(rows, []string{d.Name, bytesText(d.Before), bytesText(d.After)})
+			if d.Skipped == "" {
+				rows = append(rows, []string{d.Name, bytesText(d.Before), bytesText(d.After)})
+			}
 		}
-		out.table("there is no member", []string{"MEMBER", "BEFORE", "AFTER"}, rows)
+		out.table("no member was defragmented", []string{"MEMBER", "BEFORE", "AFTER"}, rows)
+		skippedLines(out, all.Members)
 	})
+}
+
+// skippedLines names the members that were not defragmented.
+func skippedLines(out *page, members []cluster.Defragmented) {
+	for _, d := range members {
+		if d.Skipped != "" {
+			out.line("did not defragment %s: %s", d.Name, d.Skipped)
+		}
+	}
 }
 
 func upgradeCheck(r *request, c *cluster.Client) error {

@@ -76,8 +76,12 @@ func spaceTables(out *page, s spaceReport) {
 	if f := s.Freed; f != nil {
 		out.line("deleted %s of runs that do not exist, and compacted the history up to revision %d", text.Count(int(f.Deleted), "key"), f.Compacted)
 		for _, d := range f.Members {
+			if d.Skipped != "" {
+				continue
+			}
 			out.line("defragmented %s: from %s to %s", d.Name, humanize.IBytes(uint64(d.Before)), humanize.IBytes(uint64(d.After)))
 		}
+		skippedLines(out, f.Members)
 		out.gap()
 	}
 	size := func(n int64) string { return humanize.IBytes(uint64(n)) }

@@ -46,7 +46,7 @@ func Dial(cfg Config) (*Client, error) {
 	conf := clientv3.Config{
 		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password,
 		DialTimeout: requestTimeout, Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithNoProxy()},
+		DialOptions: []grpc.DialOption{grpc.WithNoProxy(), grpc.WithChainUnaryInterceptor(pastLearners(len(cfg.Endpoints)))},
 	}
 	if cfg.Dial != nil {
 		conf.DialOptions = append(conf.DialOptions, grpc.WithContextDialer(cfg.Dial))
@@ -64,6 +64,24 @@ func Dial(cfg Config) (*Client, error) {
 		return nil, c.loginProblem(err)
 	}
 	return c, nil
+}
+
+// pastLearners sends a request that a learner refuses again: the next endpoint gets it. Learners answer nearly
+// no requests until they have a vote.
+func pastLearners(endpoints int) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		for i := 1; ; i++ {
+			err := invoke(ctx, method, req, reply, cc, opts...)
+			if !isOfLearner(err) || i >= endpoints {
+				return err
+			}
+		}
+	}
+}
+
+// isOfLearner reports whether a learner has refused a request.
+func isOfLearner(err error) bool {
+	return err != nil && wordsOf(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCNotSupportedForLearner)
 }
 
 // loginProblem turns the error of a login into a problem.
@@ -315,6 +333,9 @@ func (c *Client) problem(err error, what string) error {
 		return problem.New(problem.EtcdUnavailable, "%s: %w", what, err)
 	case isTransient(err):
 		return problem.New(problem.EtcdUnavailable, "%s (etcd at %s): %s", what, strings.Join(c.cfg.Endpoints, ","), rootOf(err))
+	}
+	if isOfLearner(err) {
+		return problem.New(problem.Precondition, "the etcd at %s is a learner, which answers no requests until it has a vote: set endpoints to other members", strings.Join(c.cfg.Endpoints, ","))
 	}
 	if of := codeOf(err); of == codes.PermissionDenied || of == codes.Unauthenticated {
 		return problem.New(problem.EtcdDenied, "etcd refuses: %s: this needs a user with etcd's role root", wordsOf(err))

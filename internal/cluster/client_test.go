@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/internal/testcert"
@@ -445,5 +446,82 @@ func TestWhatEtcdRefusesIsSaidInItsOwnWords(t *testing.T) {
 	const full = "etcd refuses: etcdserver: unhealthy cluster"
 	if got := (&Client{}).problem(status.Error(codes.Unknown, "etcdserver: unhealthy cluster"), "no member"); got.Error() != full {
 		t.Errorf("%v, want %s", got, full)
+	}
+}
+
+// learner starts a learner of a cluster, at an endpoint of its own.
+func learner(t *testing.T, m *embedtest.Members, c *Client) (endpoint string) {
+	t.Helper()
+	self := Member{Name: "late", PeerURL: "http://" + unused(t)}
+	begin, err := joiner(m, self).Run(t.Context())
+	if err != nil || !begin.Joins {
+		t.Fatalf("it begins as %v, %v", begin, err)
+	}
+	server, err := embed.Start(t.Context(), embed.Config{
+		DataDir: t.TempDir(), Name: "late", Members: begin.Members, Joins: true, ClientListen: unused(t), UnsafeNoFsync: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Kill() })
+	for { // until the cluster knows its address for clients
+		s, err := c.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if one, err := s.Find("late"); err == nil && one.Status == Learner && one.Version != "" {
+			return server.Endpoint()
+		}
+	}
+}
+
+func TestALearnerIsNamedAndDoesNotKeepTheOthersFromBeingDefragmented(t *testing.T) {
+	t.Parallel()
+	m := embedtest.Cluster(t, 3)
+	late := learner(t, m, dialed(t, m))
+	c, err := Dial(Config{Endpoints: append(m.Endpoints(), late)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var done []Defragmented
+	if err := c.Defrag(t.Context(), func(d Defragmented) { done = append(done, d) }); err != nil {
+		t.Fatal(err)
+	}
+	skipped := ""
+	for _, d := range done {
+		if d.Skipped != "" {
+			skipped += d.Name + " " + d.Skipped
+		}
+	}
+	if len(done) != 4 || !strings.HasPrefix(skipped, "late it is a learner") {
+		t.Errorf("it reports %+v", done)
+	}
+	k := store.NewKeys("/berth/")
+	for range 4 { // whichever endpoint is asked first
+		s, err := c.Space(t.Context(), k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if freed, err := c.Free(t.Context(), k, s); err != nil || len(freed.Members) != 4 {
+			t.Errorf("freed %+v, %v", freed, err)
+		}
+		if _, err := c.Users(t.Context()); err != nil {
+			t.Errorf("users: %v", err)
+		}
+	}
+}
+
+func TestALearnerThatIsTheOnlyEndpointIsNamed(t *testing.T) {
+	t.Parallel()
+	m := embedtest.Cluster(t, 3)
+	late := learner(t, m, dialed(t, m))
+	c, err := Dial(Config{Endpoints: []string{late}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Defrag(t.Context(), func(Defragmented) {}); err == nil || !strings.Contains(err.Error(), "the etcd at "+late+" is a learner") || !strings.Contains(err.Error(), "endpoints") {
+		t.Errorf("the error is %v", err)
 	}
 }

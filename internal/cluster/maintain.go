@@ -31,11 +31,13 @@ type Defragmented struct {
 	Name   string `json:"name"`
 	Before int64  `json:"before_bytes"`
 	After  int64  `json:"after_bytes"`
+	// Skipped is why the member was not defragmented, empty if it was.
+	Skipped string `json:"skipped,omitempty"`
 }
 
 // Defrag defragments the databases of the members, one at a time and the leader last, because a
-// member answers no requests while it is defragmented. It waits until a member is up to date before
-// it continues with the next one, and calls done after each member. At the end, it clears the
+// member answers no requests while it is defragmented. It skips learners, and members that have not started. It waits until a member is up to date before
+// it continues with the next one, and calls done for each member. At the end, it clears the
 // NOSPACE alarms, or returns [problem.EtcdFull] if a member is still full.
 func (c *Client) Defrag(ctx context.Context, done func(Defragmented)) error {
 	s, err := c.working(ctx)
@@ -53,12 +55,13 @@ func (c *Client) Defrag(ctx context.Context, done func(Defragmented)) error {
 		return -1
 	})
 	for _, m := range order {
-		if m.Status == Unreachable {
+		if m.Status == Unreachable && m.voter {
 			return problem.New(problem.Precondition, "member %s does not answer: repair or replace it first", m.label())
 		}
 	}
 	for _, m := range order {
-		if m.Status == New {
+		if why := m.skipped(); why != "" {
+			done(Defragmented{Name: m.label(), Before: m.DBBytes, After: m.DBBytes, Skipped: why})
 			continue
 		}
 		if err := c.defragment(ctx, &m, done); err != nil {
@@ -66,6 +69,17 @@ func (c *Client) Defrag(ctx context.Context, done func(Defragmented)) error {
 		}
 	}
 	return c.disarm(ctx)
+}
+
+// skipped returns why a member can't be defragmented now, empty if it can.
+func (m *MemberStatus) skipped() string {
+	switch {
+	case m.Status == New:
+		return "it has not started"
+	case !m.voter:
+		return "it is a learner, which refuses this until it has the data of the cluster, and a vote"
+	}
+	return ""
 }
 
 func (c *Client) defragment(ctx context.Context, m *MemberStatus, done func(Defragmented)) error {
