@@ -136,7 +136,7 @@ func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 	if f.found != nil {
 		return f.found(ctx)
 	}
-	var others []string // sockets of servers that are not for this user
+	var closed []string // sockets that this user may not connect to
 	var ended error
 	for _, s := range f.sockets {
 		conn, err := s.dial(ctx)
@@ -147,7 +147,7 @@ func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 		case errors.Is(err, syscall.ECONNREFUSED):
 			return nil, hasEnded(s.path, err)
 		case errors.Is(err, fs.ErrPermission):
-			others = append(others, s.path)
+			closed = append(closed, s.path)
 		case s.ended():
 			ended = hasEnded(s.path, err)
 		}
@@ -158,7 +158,7 @@ func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
 	at := func(ctx context.Context) (net.Conn, error) { return connect(ctx, "tcp", address) }
 	conn, err := at(ctx)
 	if err != nil {
-		return nil, notForThisUser(err, others)
+		return nil, f.notFound(err, closed)
 	}
 	f.found, f.name = at, address
 	return conn, nil
@@ -178,12 +178,33 @@ func (s localSocket) ended() bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// notForThisUser adds to an error the sockets that only other users may connect to.
-func notForThisUser(err error, sockets []string) error {
-	for _, path := range sockets {
-		err = fmt.Errorf("%w; %s belongs to another user; %s, or give other endpoints", err, path, howToUse)
+// notFound adds to an error what is known of the sockets that this process may not connect to, and of servers on
+// this machine that serve none.
+func (f *finder) notFound(err error, closed []string) error {
+	for _, path := range closed {
+		info, failed := os.Lstat(path)
+		if failed != nil {
+			err = fmt.Errorf("%w; whether a server of this machine has a socket is unknown (%w); %s, or give endpoints", err, failed, howToUse)
+			continue
+		}
+		err = fmt.Errorf("%w; %s belongs to %s; %s, or give other endpoints", err, path, own.OwnerOf(info), howToUse)
+	}
+	for _, s := range f.sockets {
+		if s.servesElsewhere() {
+			err = fmt.Errorf("%w; %s has the data of a server that serves etcd at no socket: set %s to its settings file, such as /etc/berth/berth.yaml, or give endpoints", err, filepath.Dir(s.path), FileEnv)
+		}
 	}
 	return err
+}
+
+// servesElsewhere reports whether the folder of a server is there without a socket, which a member of a cluster
+// and a server with TLS do not serve.
+func (s localSocket) servesElsewhere() bool {
+	if _, err := os.Lstat(s.path); s.own || !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	_, err := os.Stat(filepath.Dir(s.path))
+	return err == nil
 }
 
 func (s localSocket) dial(ctx context.Context) (net.Conn, error) {

@@ -153,11 +153,14 @@ func TestNothingIsTakenForAServerThatWasKilled(t *testing.T) {
 func TestWhyNoEtcdIsFoundIsOneLine(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("connection refused")
-	err := notForThisUser(refused, []string{"/d/etcd.sock", "/s/etcd.sock"})
-	if text := err.Error(); !errors.Is(err, refused) || strings.Contains(text, "\n") || strings.Count(text, "belongs to another user; run this as the user of that server, or join the group") != 2 {
+	dir := t.TempDir()
+	etcdAt(t, filepath.Join(dir, "s"))
+	etcdAt(t, filepath.Join(dir, "d"))
+	err := (&finder{}).notFound(refused, []string{EtcdSocket(filepath.Join(dir, "d")), EtcdSocket(filepath.Join(dir, "s"))})
+	if text := err.Error(); !errors.Is(err, refused) || strings.Contains(text, "\n") || strings.Count(text, "; run this as the user of that server, or join the group") != 2 || strings.Count(text, "belongs to user") != 2 {
 		t.Errorf("the error is %q", text)
 	}
-	if err := notForThisUser(refused, nil); err.Error() != "connection refused" {
+	if err := (&finder{}).notFound(refused, nil); err.Error() != "connection refused" {
 		t.Errorf("without sockets, the error is %q", err)
 	}
 }
@@ -172,6 +175,39 @@ func TestAUserWhoMayNotUseTheSocketOfEtcdLearnsWhoMay(t *testing.T) {
 	}
 	if err := dial(syscall.ECONNREFUSED); strings.Contains(err.Error(), "group") {
 		t.Errorf("the error of a server that does not run is %v", err)
+	}
+}
+
+func TestAnOwnerIsClaimedOnlyOfASocketThatWasSeen(t *testing.T) {
+	t.Parallel()
+	path := EtcdSocket(t.TempDir())
+	err := (&finder{}).notFound(errors.New("connection refused"), []string{path})
+	if text := err.Error(); strings.Contains(text, "belongs to") || !strings.Contains(text, "unknown") || !strings.Contains(text, path) {
+		t.Errorf("the error is %q", text)
+	}
+}
+
+func TestWhereAServerServesNoSocketItsSettingsAreAdvised(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, tc := range map[string]struct {
+		socket localSocket
+		folder bool
+		want   bool
+	}{
+		"a member of a cluster": {localSocket{EtcdSocket(filepath.Join(dir, "member")), false}, true, true},
+		"no server":             {localSocket{EtcdSocket(filepath.Join(dir, "none")), false}, false, false},
+		"a berth dev":           {localSocket{EtcdSocket(filepath.Join(dir, "dev")), true}, true, false},
+	} {
+		if tc.folder {
+			if err := os.MkdirAll(filepath.Dir(tc.socket.path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := (&finder{sockets: []localSocket{tc.socket}}).notFound(errors.New("connection refused"), nil)
+		if strings.Contains(err.Error(), "set BERTH_CONFIG to its settings file") != tc.want {
+			t.Errorf("%s: the error is %q", name, err)
+		}
 	}
 }
 

@@ -62,8 +62,8 @@ func MakeFolderOfOwner(dir string) error {
 	if err != nil {
 		return err
 	}
-	if !info.IsDir() || !isOwn(info) && ownerOf(info) != ownerOf(above) {
-		return fmt.Errorf("%s is not a folder of %s, as %s is: choose another folder", dir, ownerOf(above), parent)
+	if !info.IsDir() || !isOwn(info) && OwnerOf(info) != OwnerOf(above) {
+		return fmt.Errorf("%s is not a folder of %s, as %s is: choose another folder", dir, OwnerOf(above), parent)
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func Socket(path string) error {
 	if err != nil || isOwn(info) || folder.Mode()&othersWrite == 0 || isVolume(filepath.Dir(real), folder) {
 		return nil
 	}
-	return fmt.Errorf("%s belongs to %s, and is in a folder in which all users may make a socket: use one of your own, or one in a folder that only its owner may write", path, ownerOf(info))
+	return fmt.Errorf("%s belongs to %s, and is in a folder in which all users may make a socket: use one of your own, or one in a folder that only its owner may write", path, OwnerOf(info))
 }
 
 // walk checks each link and folder on the way to a folder, and the folder itself with last.
@@ -106,7 +106,7 @@ func walk(dir string, last func(string, fs.FileInfo) error) error {
 		}
 		if info.Mode()&fs.ModeSymlink != 0 {
 			if !isOwn(info) {
-				return fmt.Errorf("%s is a link of %s, who can let it lead elsewhere: choose a folder without such a link", next, ownerOf(info))
+				return fmt.Errorf("%s is a link of %s, who can let it lead elsewhere: choose a folder without such a link", next, OwnerOf(info))
 			}
 			to, err := filepath.EvalSymlinks(next)
 			if err != nil {
@@ -135,7 +135,7 @@ func walk(dir string, last func(string, fs.FileInfo) error) error {
 // checkParent returns why others can replace what is in a folder. Its owner can, whatever its mode is.
 func checkParent(dir string, info fs.FileInfo) error {
 	if !isOwn(info) {
-		return fmt.Errorf("%s belongs to %s, who can replace what is in it: choose a folder elsewhere, or run berth as that user", dir, ownerOf(info))
+		return fmt.Errorf("%s belongs to %s, who can replace what is in it: choose a folder elsewhere, or run berth as that user", dir, OwnerOf(info))
 	}
 	if mode := info.Mode(); mode&othersWrite != 0 && mode&fs.ModeSticky == 0 && !isVolume(dir, info) {
 		return fmt.Errorf("all users may replace what is in %s (mode %04o): run chmod o-w %s, or choose another folder", dir, mode.Perm(), dir)
@@ -147,7 +147,7 @@ func checkParent(dir string, info fs.FileInfo) error {
 func checkFolder(dir string, info fs.FileInfo) error {
 	mode := info.Mode()
 	if !isOwn(info) {
-		return fmt.Errorf("%s belongs to %s: choose a folder of your own, or run berth as that user", dir, ownerOf(info))
+		return fmt.Errorf("%s belongs to %s: choose a folder of your own, or run berth as that user", dir, OwnerOf(info))
 	}
 	if isVolume(dir, info) {
 		return nil
@@ -196,8 +196,8 @@ var unmapped = sync.OnceValue(func() uint32 {
 	return nobody
 })
 
-// ownerOf says whose a file is.
-func ownerOf(info fs.FileInfo) string {
+// OwnerOf says whose a file is.
+func OwnerOf(info fs.FileInfo) string {
 	of, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return "another user"
