@@ -126,7 +126,10 @@ func startMember(s config.Settings, log hclog.Logger) *etcdMember {
 		defer close(m.ended)
 		err := m.run(ctx)
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-			err = nil // it was stopped before it ran
+			err = nil
+			if waited := m.waits.Load(); waited != nil {
+				m.log.Info("this server is stopped before its etcd has started", "it_waited", waited)
+			}
 		}
 		m.err = m.fault(err)
 	}()

@@ -84,6 +84,21 @@ func TestAServerThatJoinsAsALearnerLogsNoError(t *testing.T) {
 	a.end(syscall.SIGKILL)
 }
 
+func TestAServerThatIsStoppedBeforeItFormsAClusterSaysSo(t *testing.T) {
+	t.Parallel()
+	n := newNeighbors(t)
+	a := n.start("a", "abc")
+	a.until("a waits for the others", func() bool { return strings.Contains(a.notReady(), "It waits for b at ") })
+	a.end(syscall.SIGTERM)
+	log, err := os.ReadFile(a.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := "this server is stopped before its etcd has started: it_waited="; !strings.Contains(string(log), text) || strings.Contains(string(log), "context canceled") {
+		t.Errorf("the log has no %q:\n%s", text, log)
+	}
+}
+
 func TestALearnerIsNotWaitedForWithoutEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -159,9 +159,19 @@ func (c *Campaign) begin(ctx context.Context, term Candidate) *tenure {
 	go func() {
 		defer close(t.over)
 		err := c.cfg.Lead(inner, term)
+		if isStop(ctx, err) {
+			log.Info("no longer leading: this process ends")
+			return
+		}
 		log.Info("no longer leading", "reason", err)
 	}()
 	return t
+}
+
+// isStop reports whether a term has ended with the error because the process was stopped, and nothing has failed.
+func isStop(ctx context.Context, err error) bool {
+	stopped := errors.Is(err, context.Canceled) || errors.Is(err, ErrDeposed)
+	return stopped && errors.Is(context.Cause(ctx), context.Canceled)
 }
 
 func (t *tenure) end() {

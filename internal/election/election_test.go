@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -121,6 +122,39 @@ func deleteAll(v *voter) *pb.TxnRequest {
 }
 
 // A term that Lead ends is not begun again while the key exists.
+func TestAnOrdinaryStopHasNoReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := storetest.NewBackend(storetest.New(storetest.Options{}))
+		var log strings.Builder
+		logged := func(stop func(context.CancelCauseFunc)) string {
+			log.Reset()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			c := New(Config{
+				Presence: lease.PresenceConfig{
+					Backend: etcd, Keys: store.NewKeys("/b/"), Host: "one", Instance: "office", Logger: hclog.New(&hclog.LoggerOptions{Output: &log}),
+				},
+				Prefix: prefix,
+				Lead:   func(ctx context.Context, _ Candidate) error { <-ctx.Done(); return context.Cause(ctx) },
+			})
+			done := make(chan struct{})
+			go func() { defer close(done); _ = c.Run(ctx) }()
+			pass(time.Second)
+			stop(cancel)
+			<-done
+			return log.String()
+		}
+		text := logged(func(cancel context.CancelCauseFunc) { cancel(nil) })
+		if !strings.Contains(text, "no longer leading: this process ends") || strings.Contains(text, "reason=") {
+			t.Errorf("at an ordinary stop it logs\n%s", text)
+		}
+		text = logged(func(cancel context.CancelCauseFunc) { cancel(errors.New("the disk failed")) })
+		if !strings.Contains(text, `reason="the disk failed"`) {
+			t.Errorf("after a failure it logs\n%s", text)
+		}
+		etcd.Close()
+	})
+}
+
 func TestATermIsLedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := campaign(t, storetest.NewBackend(storetest.New(storetest.Options{})), "one")
