@@ -19,6 +19,9 @@ const (
 	// maxConns bounds the connections: enough for all streams and waits that the other bounds
 	// allow. An idle one takes 20 KB.
 	maxConns = 10_000
+	// enoughConns are those with which one user or address, who can have half of them, can have all the
+	// unanswered requests for claims, or the streams of events, that one identity can have: 2048.
+	enoughConns = 4096
 	// reservedConns are those that only root and the user of the process can have, so that an
 	// operator always gets in.
 	reservedConns = 16
@@ -58,6 +61,9 @@ func openFiles() uint64 {
 
 // connsFor returns how many connections a process may have that may open so many files.
 func connsFor(files uint64) int { return int(max(2, min(maxConns, files/filesPerConn))) }
+
+// tooFew reports whether a process may open too few files for what a sidecar serves.
+func tooFew(files uint64) bool { return connsFor(files) < enoughConns }
 
 // origin is where a connection comes from: a user of this host, or an address.
 type origin struct {

@@ -66,6 +66,14 @@ func TestAddressesOfOneNetworkOfIPv6AreOneOrigin(t *testing.T) {
 	}
 }
 
+func TestFewFilesAreWarnedAboutIfOneUserCannotWaitForAllItsClaims(t *testing.T) {
+	for files, want := range map[uint64]bool{1024: true, 8191: true, 8192: false, 19_999: false, 1 << 63: false} {
+		if tooFew(files) != want {
+			t.Errorf("%d files are too few: %t", files, !want)
+		}
+	}
+}
+
 func TestConnectionsAreFewerThanTheFilesThatCanBeOpened(t *testing.T) {
 	for files, want := range map[uint64]int{0: 2, 64: 32, 1024: 512, 19_999: 9_999, 20_000: maxConns, 1 << 63: maxConns} {
 		if got := connsFor(files); got != want {

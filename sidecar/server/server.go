@@ -137,9 +137,9 @@ func Serve(on *Listeners, h *Handler) *Server {
 		h.Metrics.Refused(boundConns)
 		h.refusals.Log(h.Log, hclog.Warn, boundConns, "a connection was refused: "+why)
 	}
-	if files := openFiles(); on.conns.most == connsFor(files) && on.conns.most < maxConns {
-		h.Log.Warn("this process may open few files, so it accepts few connections: raise its limit of open files, such as LimitNOFILE of a systemd unit",
-			keyFiles, files, keyConns, on.conns.most)
+	if files := openFiles(); on.conns.most == connsFor(files) && tooFew(files) {
+		h.Log.Warn(fmt.Sprintf("this process may open few files, so it accepts few connections: set its hard limit of open files to %d or more, with ulimit -n, LimitNOFILE of a systemd unit, or --ulimit nofile of a container",
+			enoughConns*filesPerConn), keyFiles, files, keyConns, on.conns.most)
 	}
 	on.Each(func(l net.Listener) {
 		s.tasks.Go(func() {
