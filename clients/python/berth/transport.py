@@ -23,6 +23,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 3}
 # The longest path of a socket, in bytes: the systems have room for so many, and an end.
 _MAX_PATH = 107 if sys.platform == "linux" else 103
 _MAX_ANSWER, _PIECE = 64 << 20, 64 << 10
+_MAX_INTERIM = 32
 # What to do about a certificate, by the error of its verification: that it has expired, or is for another name or address.
 _HINTS = {10: "renew its certificate", 62: "use a name that is in its certificate", 64: "use an address that is in its certificate"}
 
@@ -171,6 +172,18 @@ class Interrupted(Exception):
     """An interrupt has ended the request."""
 
 
+class _Response(http.client.HTTPResponse):
+    """An answer. Interim ones before it, such as 103 Early Hints of a proxy, are skipped."""
+
+    def begin(self) -> None:
+        super().begin()
+        for _ in range(_MAX_INTERIM):
+            if not 102 <= self.status < 200:  # http.client skips 100, and 101 is the answer
+                break
+            self.headers = self.msg = None  # type: ignore[assignment]
+            super().begin()
+
+
 class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -304,6 +317,7 @@ class Transport:
     def connect(self, timeout: float, interrupt: Optional[Interrupt] = None) -> http.client.HTTPConnection:
         """Connect, and return the connection. ``timeout`` is how long one answer may take."""
         conn = self._connection()
+        conn.response_class = _Response
         conn.timeout = min(timeout, _CONNECT_TIMEOUT)
         try:
             conn.connect()
@@ -391,7 +405,7 @@ class Transport:
                 interrupt.done()
             shut(sock)
             conn.close()
-        if answer.status >= 300:  # a redirect is not followed: the token is for no other host
+        if not 200 <= answer.status < 300:  # a redirect is not followed: the token is for no other host
             raise self.refusal(answer)
         return answer
 
@@ -402,7 +416,7 @@ class Transport:
         try:
             self.send(conn, "GET", path, None, {**headers, "Accept": "text/event-stream"})
             response = conn.getresponse()
-            if response.status >= 300:
+            if not 200 <= response.status < 300:
                 raise self.refusal(Answer(response.status, {}, _read(response), self.settings.sidecar))
             for line in response:
                 if line.startswith(b"event:"):

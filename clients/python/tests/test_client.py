@@ -202,7 +202,7 @@ class DurationTest(unittest.TestCase):
         self.assertEqual(berth.seconds(timedelta(minutes=2)), 120)
         self.assertEqual(text("1h30m"), "5400000ms")
         bad: Any
-        for bad in ("", "5", "s", "1x", "1m ", "-1s", -1, True, None, [], "1e3s", float("inf"), float("nan")):
+        for bad in ("", "5", "s", "1x", "1m ", "-1s", -1, True, None, [], "1e3s", float("inf"), float("nan"), "٣s", "1.٣s", "３m"):
             with self.subTest(bad), self.assertRaisesRegex(berth.BerthError, "^wait: "):
                 berth.seconds(bad, "wait")
 

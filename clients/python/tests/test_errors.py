@@ -113,6 +113,21 @@ class ErrorsTest(unittest.TestCase):
                 err = self.claimed(address)
             self.assertEqual("join the group of the socket" in err.detail, hint, err.detail)
 
+    def test_interim_answers_are_skipped(self) -> None:
+        hints = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\nContent-Length: 9\r\n\r\n"
+        goes_on = b"HTTP/1.1 100 Continue\r\n\r\n"
+        for interim in (hints, hints + b"HTTP/1.1 102 Processing\r\n\r\n" + hints, goes_on + hints + goes_on):
+            server = self.serve(interim + answer("200 OK", b'{"name": "x"}'))
+            self.assertEqual(berth.Client(f"http://127.0.0.1:{server.port}").call("GET", "/v1/whoami").json(), {"name": "x"})
+
+    def test_an_answer_that_is_interim_alone_is_none(self) -> None:
+        hints = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+        for data in (hints, hints * 1000, b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"):
+            server = self.serve(data)
+            for method in ("GET", "DELETE"):
+                with self.assertRaises(berth.Unavailable):
+                    berth.Client(f"http://127.0.0.1:{server.port}").call(method, "/v1/claims/a", patience=0.2)
+
     def test_a_sidecar_that_does_not_answer_is_unavailable(self) -> None:
         server = self.serve(b"")
         with mock.patch("berth.claims.ANSWER_TIMEOUT", 0.2):
