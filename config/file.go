@@ -63,7 +63,7 @@ func readFile(path string) (map[string]entry, Problems) {
 // decode reads the text of a settings file. An entry that is a problem is not
 // among those returned.
 func decode(path string, data []byte) (map[string]entry, Problems) {
-	root, err := document(data)
+	root, err := document(path, data)
 	if err != nil {
 		return nil, Problems{{Source: path, Message: err.Error()}}
 	}
@@ -95,8 +95,8 @@ func decode(path string, data []byte) (map[string]entry, Problems) {
 
 // document returns the mapping that the file consists of, or nil for an empty
 // file.
-func document(data []byte) (*yaml.Node, error) {
-	root, err := strict.Document(data)
+func document(path string, data []byte) (*yaml.Node, error) {
+	root, err := strict.Document(path, data)
 	switch {
 	case err != nil || root == nil || strict.IsNull(root):
 		return nil, err

@@ -50,9 +50,9 @@ func (d Pool) Change() pool.Change {
 //
 // strictly. Its error is a [*Problems].
 func ReadDeclaration(name string, data []byte) (Declaration, error) {
-	var d declarationReader
+	d := declarationReader{reader: reader{name: name}}
 	d.document(data)
-	if err := d.problems(name); err != nil {
+	if err := d.problems(); err != nil {
 		return Declaration{}, err
 	}
 	return d.found, nil

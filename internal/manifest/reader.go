@@ -37,14 +37,17 @@ func (p *Problems) Unwrap() error { return problem.New(problem.Invalid, "the fil
 
 // reader walks through a document of YAML or JSON and notes all that is wrong
 // with it.
-type reader struct{ lines []string }
+type reader struct {
+	name  string // of the file
+	lines []string
+}
 
 // problems returns what was noted.
-func (d *reader) problems(name string) error {
+func (d *reader) problems() error {
 	if len(d.lines) == 0 {
 		return nil
 	}
-	return &Problems{name: name, Lines: d.lines}
+	return &Problems{name: d.name, Lines: d.lines}
 }
 
 func (d *reader) wrong(at *yaml.Node, format string, args ...any) {
@@ -54,7 +57,7 @@ func (d *reader) wrong(at *yaml.Node, format string, args ...any) {
 // root returns the top of the document, nil if it can't be read. Needs is what an empty
 // file lacks.
 func (d *reader) root(data []byte, needs string) *yaml.Node {
-	root, err := strict.Document(data)
+	root, err := strict.Document(d.name, data)
 	if wrong := (*strict.SyntaxError)(nil); errors.As(err, &wrong) {
 		d.lines = append(d.lines, placeOf(wrong)+wrong.What())
 	} else if root == nil {

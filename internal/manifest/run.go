@@ -28,10 +28,10 @@ type Run struct {
 // ReadRun reads a file that says what 'berth submit' is to submit. Its
 // error is [*Problems], with all that is wrong.
 func ReadRun(name string, data []byte) (Run, error) {
-	d := submissionReader{name: name, at: map[string]*yaml.Node{}}
+	d := submissionReader{reader: reader{name: name}, at: map[string]*yaml.Node{}}
 	d.read(data)
 	d.found.Placed = d.placed
-	return d.found, d.problems(name)
+	return d.found, d.problems()
 }
 
 // placed adds to a problem the place of its field in the file.
@@ -45,7 +45,6 @@ func (d *submissionReader) placed(err error) error {
 // submissionReader reads a submission, and records the places of its fields.
 type submissionReader struct {
 	reader
-	name  string
 	found Run
 	at    map[string]*yaml.Node // by field, as problems name it
 }

@@ -17,13 +17,13 @@ import (
 // with all that is wrong.
 func ReadSource(name string, data []byte) (source.Spec, error) {
 	d := sourceReader{
-		submissionReader: submissionReader{name: name, at: map[string]*yaml.Node{}},
+		submissionReader: submissionReader{reader: reader{name: name}, at: map[string]*yaml.Node{}},
 		spec: source.Spec{
 			ID: source.DefaultID, Interval: source.DefaultInterval, Timeout: source.DefaultTimeout, Forget: source.DefaultForget,
 		},
 	}
 	d.readSource(data)
-	return d.spec, d.problems(name)
+	return d.spec, d.problems()
 }
 
 // sourceReader reads a source, and records the places of its fields.

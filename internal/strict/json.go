@@ -76,10 +76,20 @@ func fault(data []byte, err error) *SyntaxError {
 	}
 	e := at(data, offset)
 	e.Field, e.Reason = Field(syntax.JSONPointer), Reason(syntax)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
 		e.Reason = "it ends within the value"
+	case isLastComma(data[offset:]):
+		e.Reason = "there is a comma after the last value: remove it"
 	}
 	return e
+}
+
+// isLastComma reports whether a text begins with a comma that no value follows.
+func isLastComma(text []byte) bool {
+	next, comma := bytes.CutPrefix(text, []byte(","))
+	next = bytes.TrimLeft(next, " \t\r\n")
+	return comma && len(next) > 0 && (next[0] == ']' || next[0] == '}')
 }
 
 // at returns an error at an offset.

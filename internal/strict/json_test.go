@@ -27,7 +27,7 @@ var unreadable = map[string]string{
 	"\"\x00\"":                                    "line 1, column 2: invalid character",
 	"1\x00":                                       "line 1, column 2: there is something after the value",
 	"{} {}":                                       "line 1, column 4: there is something after the value",
-	"[1,]":                                        "line 1, column 3: invalid character ','",
+	"[1,]":                                        "line 1, column 3: there is a comma after the last value: remove it",
 	"[1":                                          "line 1, column 3: ",
 	"":                                            "line 1, column 1: ",
 	"nul":                                         "line 1, column ",
@@ -66,7 +66,7 @@ func TestTheElementsOfAnArrayAreCheckedOneByOne(t *testing.T) {
 	for text, want := range map[string]string{
 		"[1,\n2":     "line 2, column 2: ",
 		"[1] [2]":    "line 1, column 5: there is something after the value",
-		"[1,]":       "line 1, column 3: invalid character ','",
+		"[1,]":       "line 1, column 3: there is a comma after the last value: remove it",
 		"[1, \x00]":  "line 1, column 5: [1]: ",
 		"\ufeff[1,}": "line 1, column 3: ",
 	} {
@@ -84,16 +84,38 @@ func TestAFileOfJSONIsReadAsStrictlyAsABody(t *testing.T) {
 		`{"a":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + "}": "line 1, column 133: it is nested too deep: use at most 128 levels",
 		"a: " + strings.Repeat("[", 200) + strings.Repeat("]", 200):         "line 1: it is nested too deep: use at most 128 levels",
 	} {
-		_, err := Document([]byte(text))
+		_, err := Document("f", []byte(text))
 		if wrong := (*SyntaxError)(nil); !errors.As(err, &wrong) || err.Error() != want {
 			t.Errorf("%q\ngot  %v\nwant %s", text, err, want)
 		}
 	}
 	for _, text := range []string{"\ufeff{\"a\": \"\\ud83d\\ude00\"}", "\ufeffa: \U0001f600\n"} {
-		n, err := Document([]byte(text))
+		n, err := Document("f", []byte(text))
 		if err != nil || n.Content[0].Value != "a" || n.Content[1].Value != "\U0001f600" {
 			t.Errorf("%q: %+v, %v", text, n, err)
 		}
+	}
+}
+
+func TestAFileNamedJSONIsNoYAML(t *testing.T) {
+	for text, want := range map[string]string{
+		"{\"steps\": [1,\n],}":       "line 1, column 13: steps: there is a comma after the last value: remove it",
+		"{\"a\": 1,\n}":              "line 1, column 8: there is a comma after the last value: remove it",
+		"{\"steps\": [\n  {\"name\"": "line 2, column 10: steps[0].name: it ends within the value",
+		"{\"a\": 1} # comment":       "line 1, column 10: there is something after the value",
+		"a: 1":                       "line 1, column 1: invalid character 'a' at start of value",
+	} {
+		for _, name := range []string{"dir/run.json", "RUN.JSON"} {
+			if _, err := Document(name, []byte(text)); err == nil || err.Error() != want {
+				t.Errorf("%s: %q\ngot  %v\nwant %s", name, text, err, want)
+			}
+		}
+	}
+	if n, err := Document("run.json", []byte("\ufeff[1]\n")); err != nil || n.Kind != yaml.SequenceNode {
+		t.Errorf("a list: %+v, %v", n, err)
+	}
+	if n, err := Document("run.json", []byte("\ufeff \n")); err != nil || n != nil {
+		t.Errorf("an empty file: %+v, %v", n, err)
 	}
 }
 
@@ -131,7 +153,7 @@ func FuzzJSON(f *testing.F) {
 		if strict := Check(Text(data), MaxDepth) == nil && bytes.HasPrefix(bytes.TrimLeft(Text(data), " \t\r\n"), []byte("[")); strict != (whole && bad == nil) {
 			t.Fatalf("%q: %v %v, %v", data, strict, whole, bad)
 		}
-		_, _ = Document(data)
+		_, _ = Document("f", data)
 	})
 }
 
@@ -140,7 +162,7 @@ func FuzzDocument(f *testing.F) {
 	f.Add([]byte("a: {b: [1, ~, x]}"))
 	f.Add([]byte("\ufeff{\"a\": [1.50, \"\\ud83d\\ude00\", null, true]}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		n, err := Document(data)
+		n, err := Document("f", data)
 		if err != nil || n == nil || n.Kind != yaml.MappingNode {
 			return
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,12 +81,15 @@ func clip(field string) string {
 }
 
 // Document reads a file that is one document of YAML, or one object of JSON, and returns its
-// top node; nil if the file is empty. It can begin with a byte order mark. That a name is given
-// twice is left to the caller. The error is a [*SyntaxError].
-func Document(data []byte) (*yaml.Node, error) {
+// top node; nil if the file is empty. A file whose name ends in .json must be JSON. It can begin with a byte order
+// mark. That a name is given twice is left to the caller. The error is a [*SyntaxError].
+func Document(name string, data []byte) (*yaml.Node, error) {
 	data = Text(data)
-	if n, err := jsonNode(data); n != nil || err != nil {
-		return n, err
+	switch trimmed := bytes.TrimSpace(data); {
+	case len(trimmed) == 0:
+		return nil, nil
+	case strings.EqualFold(filepath.Ext(name), ".json"), trimmed[0] == '{' && json.Valid(trimmed):
+		return jsonNode(data)
 	}
 	in := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
@@ -166,12 +170,8 @@ func syntaxError(data []byte, err error) *SyntaxError {
 	return e
 }
 
-// jsonNode returns the top node of a JSON object, or nil for any other text. The YAML reader
-// does not accept all escapes of JSON.
+// jsonNode returns the top node of a JSON text. The YAML reader does not accept all escapes of JSON.
 func jsonNode(data []byte) (*yaml.Node, error) {
-	if trimmed := bytes.TrimSpace(data); len(trimmed) == 0 || trimmed[0] != '{' || !json.Valid(trimmed) {
-		return nil, nil
-	}
 	if wrong := find(data, MaxDepth, jsontext.AllowDuplicateNames(true)); wrong != nil {
 		return nil, wrong
 	}

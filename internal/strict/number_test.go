@@ -38,7 +38,7 @@ func TestMistakesInYAMLAreFoundWhereTheyAre(t *testing.T) {
 		"a: 1\nb: x\x01\n":               "line 2, column 5: control characters are not allowed",
 		"\x7f: 1\n":                      "line 1, column 1: control characters are not allowed",
 	} {
-		if _, err := Document([]byte(text)); err == nil || err.Error() != want {
+		if _, err := Document("f", []byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%q: got %v, want %s", text, err, want)
 		}
 	}
