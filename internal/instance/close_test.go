@@ -2,6 +2,7 @@ package instance_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,6 +134,37 @@ func TestCloseFreesTheSlotsOfHoldersThatDoNotStop(t *testing.T) {
 	wantCode(t, claim.Err(), "claim_lost")
 	if keys := left(t, srv); len(keys) != 0 {
 		t.Errorf("left are %q", keys)
+	}
+}
+
+func TestAStopWithoutEtcdSaysInOneLineWhatStaysHeld(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		dir  string
+		says string
+	}{
+		"with a state directory": {t.TempDir(), "stays held until its leases end, or the next process with its state directory takes it over: "},
+		"without one":            {"", "stays held until its leases end: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := embedtest.New(t)
+			c := open(t, srv, func(o *instance.Options) { o.StateDir, o.Instance = tc.dir, "it" })
+			setPool(t, c, "db", 3, 5*time.Second)
+			setPool(t, c, "gpu", 3, 6*time.Second)
+			claimed(t, c, instance.Slots{"db": 1})
+			claimed(t, c, instance.Slots{"gpu": 1})
+			if err := srv.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			err := c.Close(ctx)
+			if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("the error is %v", err)
+			}
+			wantCode(t, err, "etcd_unavailable")
+		})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/berthhq/berth/internal/grace"
@@ -171,7 +172,7 @@ func (c *Client) Close(ctx context.Context) error {
 	c.presencePart.stop()
 	end, cancel := context.WithTimeout(last, closeTimeout)
 	defer cancel()
-	err := errors.Join(
+	err := c.unended(
 		c.keeper.RevokeAll(end, kept...),
 		c.waiters.RevokeAll(end),
 		c.presence.Revoke(end),
@@ -179,6 +180,21 @@ func (c *Client) Close(ctx context.Context) error {
 	)
 	c.end.Do(func() { c.err = errClosed; close(c.done) })
 	return errors.Join(err, c.disconnect())
+}
+
+// unended says in one line, with the first of the errors, what remains if leases could not be revoked. It returns nil
+// without errors.
+func (c *Client) unended(errs ...error) error {
+	err := errors.Join(errs...)
+	if err == nil {
+		return nil
+	}
+	until := "its leases end"
+	if c.opts.StateDir != "" {
+		until += ", or the next process with its state directory takes it over"
+	}
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	return problem.New(problem.CodeOf(store.Problem("", err)), "this process has ended, and what it held stays held until %s: %s", until, first)
 }
 
 // Leave stops the client at once. Its claims stay for the next process that opens the
