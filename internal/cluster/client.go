@@ -300,29 +300,32 @@ func (c *Client) memberList(ctx context.Context, majority bool) (*etcdserverpb.M
 // noAnswer is what is said of a member that does not answer in time.
 const noAnswer = "no answer"
 
-// known returns the members as the first member that answers knows them.
-func (c *Client) known(ctx context.Context) (_ []*etcdserverpb.Member, err error) {
+// known returns the members as the first member that answers knows them. If none does, the error says why, for each
+// endpoint.
+func (c *Client) known(ctx context.Context) ([]*etcdserverpb.Member, error) {
+	var failed []string
 	for _, at := range c.cfg.Endpoints {
-		var one *Client
-		if one, err = c.at(at); err != nil {
+		one, err := c.at(at)
+		if err != nil {
 			return nil, err
 		}
 		try, cancel := context.WithTimeout(ctx, majorityTimeout)
-		list, failed := one.memberList(try, false)
+		list, err := one.memberList(try, false)
 		cancel()
 		_ = one.Close() // the answer was read, or it failed
-		if err = failed; err == nil {
+		switch {
+		case err == nil:
 			return list.Members, nil
+		case !isTransient(err) && (!isOfLearner(err) || len(c.cfg.Endpoints) == 1):
+			return nil, err
 		}
-		if isTransient(err) {
-			text := one.why(err)
-			if text == noAnswer {
-				text = at + ": " + text
-			}
-			err = problem.New(problem.EtcdUnavailable, "%s", text)
+		text := one.why(err)
+		if !strings.Contains(text, at[strings.LastIndex(at, "/")+1:]) {
+			text = at + ": " + text
 		}
+		failed = append(failed, text)
 	}
-	return nil, err
+	return nil, problem.New(problem.EtcdUnavailable, "%s", strings.Join(failed, "; "))
 }
 
 // problem turns an error of etcd into a problem. The text what says what has failed, for errors

@@ -77,8 +77,13 @@ func TestStatusShowsWhatMembersAnswer(t *testing.T) {
 		t.Errorf("without a majority a member is removed: %v", err)
 	}
 	m.Kill(0)
-	if _, err := c.Status(t.Context()); problem.CodeOf(err) != problem.EtcdUnavailable {
+	if _, err = c.Status(t.Context()); problem.CodeOf(err) != problem.EtcdUnavailable {
 		t.Errorf("without members the error is %v", err)
+	}
+	for _, at := range m.Endpoints() {
+		if !strings.Contains(err.Error(), hostOf(at)+": connection refused") {
+			t.Errorf("the error does not say why %s does not answer: %v", at, err)
+		}
 	}
 }
 
