@@ -115,3 +115,15 @@ func TestAReasonIsReadable(t *testing.T) {
 		}
 	}
 }
+
+func TestAServerThatCannotFinishJoiningSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{context.DeadlineExceeded, status.Error(codes.DeadlineExceeded, "context deadline exceeded")} {
+		if text := unjoined(err).Error(); strings.Contains(text, "deadline") || !strings.Contains(text, "berth cluster status") {
+			t.Errorf("%v is reported as %s", err, text)
+		}
+	}
+	if err := unjoined(rpctypes.ErrNoLeader); !errors.Is(err, rpctypes.ErrNoLeader) {
+		t.Errorf("another error is reported as %v", err)
+	}
+}

@@ -154,7 +154,7 @@ func (c *Client) Complete(ctx context.Context, id uint64, peerURL string, report
 		}
 		if err != nil && !errors.Is(err, rpctypes.ErrMemberLearnerNotReady) && err.Error() != last {
 			last = err.Error()
-			report(err)
+			report(unjoined(err))
 		}
 		select {
 		case <-tick.C:
@@ -162,6 +162,15 @@ func (c *Client) Complete(ctx context.Context, id uint64, peerURL string, report
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// unjoined says what to do about an error of a server that finishes joining a cluster. A time that ran out is that
+// no majority has answered.
+func unjoined(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || codeOf(err) == codes.DeadlineExceeded {
+		return fmt.Errorf("no majority of the members answered within %s: 'berth cluster status' shows which do not; start them, or make their peer addresses reachable", requestTimeout)
+	}
+	return err
 }
 
 func (c *Client) complete(ctx context.Context, id uint64, peerURL string) (bool, error) {
