@@ -285,7 +285,7 @@ var (
 	address   = regexp.MustCompile(`^\s+(http|etcd)\s+http://(\S+)( .*)?$`)
 
 	// slow is what berth prints only where etcd takes longer to answer than it does for a reader.
-	slow = regexp.MustCompile(`^\s*berth: waiting for etcd, up to `)
+	slow = regexp.MustCompile(`^\s*berth: waiting for etcd(, up to |: )`)
 )
 
 // compare requires that a block is the output, line by line.

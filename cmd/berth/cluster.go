@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/hashicorp/go-hclog"
@@ -159,7 +160,9 @@ func checkPeer(address string) error {
 }
 
 func clusterStatus(r *request, c *cluster.Client) error {
+	slow := time.AfterFunc(firstEtcdReport, func() { r.say("waiting for etcd: not all members have answered yet") })
 	s, err := c.Status(r.ctx())
+	slow.Stop()
 	if err != nil {
 		return err
 	}
@@ -194,7 +197,7 @@ func clusterTable(out *page, s *cluster.Status) {
 	out.gap()
 	out.line("%d of %s; a majority is %d", s.Healthy, text.Count(s.Voters, "voting member")+" healthy", s.Majority())
 	if s.Trouble != "" {
-		out.line("the cluster has no majority, and claims wait: %s", s.Trouble)
+		out.line("%s", s.NoMajority("claims wait"))
 	}
 }
 

@@ -56,17 +56,17 @@ func TestAVoterThatHasNotRunCountsAsOneThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestAClusterWithoutALeaderIsNotOneWithoutAMajority(t *testing.T) {
-	for healthy, want := range map[int]string{0: "only 0 of 3 members answer", 1: "start the others", 2: "2 of 3 members answer, but they have no leader", 3: "try again"} {
-		err := (&Status{Voters: 3, Healthy: healthy}).noMajority()
-		if problem.CodeOf(err) != problem.EtcdUnavailable || !strings.Contains(err.Error(), want) {
-			t.Errorf("with %d members: %v", healthy, err)
+	for answer, want := range map[int]string{0: "only 0 of 3 members answer", 1: "start the others", 2: "2 of 3 members answer, but they have no leader", 3: "try again"} {
+		text := (&Status{Voters: 3, answer: answer}).NoMajority("claims wait")
+		if !strings.Contains(text, want) || !strings.Contains(text, "so claims wait: ") {
+			t.Errorf("with %d members: %s", answer, text)
 		}
 	}
 }
 
 func TestALearnerThatAnswersIsNotRemoved(t *testing.T) {
 	c := &Client{}
-	s := &Status{Voters: 3, Healthy: 3, Members: []MemberStatus{{Name: "a"}, {Name: "b", Status: Learner}}}
+	s := &Status{Voters: 3, Healthy: 3, Members: []MemberStatus{{Name: "a"}, {Name: "b", Status: Learner, Version: "3.6.0"}}}
 	if err := c.remove(t.Context(), s, &s.Members[1], false); problem.CodeOf(err) != problem.Precondition || !strings.Contains(err.Error(), "member b answers") {
 		t.Errorf("a learner is removed: %v", err)
 	}

@@ -172,9 +172,12 @@ type Status struct {
 	// that one member knows.
 	Trouble string         `json:"trouble,omitempty"`
 	Members []MemberStatus `json:"members"`
-	// Voters is the number of members with a vote, Healthy the number of voters that answer.
+	// Voters is the number of members with a vote, Healthy the number of voters that answer and have a
+	// leader.
 	Voters  int `json:"voters"`
 	Healthy int `json:"healthy"`
+	// answer is the number of voters that answer.
+	answer int
 }
 
 // IsHealthy reports whether all members are healthy and report no alarm.
@@ -215,6 +218,7 @@ func (m *MemberStatus) label() string {
 // Values of [MemberStatus.Status].
 const (
 	Healthy     = "healthy"
+	NoLeader    = "no leader"
 	Unreachable = "unreachable"
 	Learner     = "learner"
 	New         = "new"
@@ -254,8 +258,12 @@ func (c *Client) Status(ctx context.Context) (*Status, error) {
 		if m.voter = !list[i].IsLearner; m.voter {
 			s.Voters++
 		}
-		if m.Status == Healthy {
+		switch m.Status {
+		case Healthy:
 			s.Healthy++
+			s.answer++
+		case NoLeader:
+			s.answer++
 		}
 	}
 	slices.SortFunc(s.Members, func(a, b MemberStatus) int { return strings.Compare(a.label(), b.label()) })
@@ -370,21 +378,21 @@ const electionTries = 5
 // can be changed. It waits for an election.
 func (c *Client) working(ctx context.Context) (*Status, error) {
 	s, err := c.Status(ctx)
-	for try := 1; err == nil && s.Trouble != "" && s.Healthy >= s.Majority() && try < electionTries; try++ {
+	for try := 1; err == nil && s.Trouble != "" && s.answer >= s.Majority() && try < electionTries; try++ {
 		s, err = c.Status(ctx)
 	}
 	if err == nil && s.Trouble != "" {
-		err = s.noMajority()
+		err = problem.New(problem.EtcdUnavailable, "%s", s.NoMajority("nothing can be changed"))
 	}
 	return s, err
 }
 
-// noMajority says why nothing can be changed.
-func (s *Status) noMajority() error {
-	if s.Healthy >= s.Majority() {
-		return problem.New(problem.EtcdUnavailable, "%d of %d members answer, but they have no leader, so nothing can be changed: they can't reach each other, or are overloaded; see their logs, and try again", s.Healthy, s.Voters)
+// NoMajority says why no majority answers, with what follows from it, and what to do.
+func (s *Status) NoMajority(so string) string {
+	if s.answer >= s.Majority() {
+		return fmt.Sprintf("%d of %d members answer, but they have no leader, so %s: they can't reach each other, or are overloaded; see their logs, and try again", s.answer, s.Voters, so)
 	}
-	return problem.New(problem.EtcdUnavailable, "only %d of %d members answer, which is not a majority, so nothing can be changed: start the others, or restore a snapshot ('berth cluster restore')", s.Healthy, s.Voters)
+	return fmt.Sprintf("only %d of %d members answer, which is not a majority, so %s: start the others, or restore a snapshot ('berth cluster restore')", s.answer, s.Voters, so)
 }
 
 // memberStatus asks one member for its status. Its only member is asked at the endpoints of the
@@ -413,13 +421,16 @@ func (c *Client) memberStatus(ctx context.Context, m *etcdserverpb.Member, only 
 		s.at = at
 		s.Version, s.DBBytes, s.UsedBytes, s.QuotaBytes = r.Version, r.DbSize, r.DbSizeInUse, r.DbSizeQuota
 		s.index, s.leader = r.RaftAppliedIndex, r.Leader
+		if r.Leader == 0 && s.Status == Healthy {
+			s.Status = NoLeader
+		}
 		for _, e := range r.Errors {
 			switch {
 			case strings.Contains(e, "NOSPACE"):
 				s.Alarms = append(s.Alarms, alarmSpace)
 			case strings.Contains(e, "CORRUPT"):
 				s.Alarms = append(s.Alarms, alarmCorrupt)
-			default:
+			case s.Status != NoLeader: // which says it
 				s.Trouble = e
 			}
 		}
@@ -611,16 +622,16 @@ func (c *Client) remove(ctx context.Context, s *Status, m *MemberStatus, force b
 	if len(s.Members) == 1 {
 		return problem.New(problem.Precondition, "%s is the only member", m.label())
 	}
-	if (m.Status == Healthy || m.Status == Learner) && !force {
+	if m.Version != "" && !force {
 		return problem.New(problem.Precondition, "member %s answers: stop it first, or use --force", m.label())
 	}
 	if m.voter {
-		voters, healthy := s.Voters-1, s.Healthy
-		if m.Status == Healthy {
-			healthy--
+		voters, answer := s.Voters-1, s.answer
+		if m.Version != "" {
+			answer--
 		}
-		if healthy < voters/2+1 {
-			return problem.New(problem.Precondition, "without %s, only %d of %d members would answer, which is not a majority: repair another member first", m.label(), healthy, voters)
+		if answer < voters/2+1 {
+			return problem.New(problem.Precondition, "without %s, only %d of %d members would answer, which is not a majority: repair another member first", m.label(), answer, voters)
 		}
 	}
 	return c.change(ctx, rpctypes.ErrMemberNotFound, func(ctx context.Context) error {

@@ -180,6 +180,8 @@ func (m *MemberStatus) todo() string {
 		return "wait until it has a vote"
 	case New:
 		return "start it"
+	case NoLeader:
+		return "wait for an election, or start the other members,"
 	}
 	return "repair or replace it"
 }

@@ -111,7 +111,7 @@ func (c *Client) quiet(ctx context.Context) (string, error) {
 	}
 	var at string
 	for _, m := range s.Members {
-		if m.Status == Healthy && (at == "" || !m.Leader) {
+		if (m.Status == Healthy || m.Status == NoLeader) && (at == "" || !m.Leader) {
 			at = m.at
 		}
 	}
