@@ -257,7 +257,7 @@ func (m *etcdMember) watchLeader(ctx context.Context, etcd *embed.Server, foundi
 	}
 }
 
-// checkUntil checks a condition at intervals until it holds. It returns false if ctx ends before.
+// checkUntil checks a condition at intervals until it holds. It returns false if ctx has ended.
 func checkUntil(ctx context.Context, interval time.Duration, holds func() bool) bool {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -268,7 +268,7 @@ func checkUntil(ctx context.Context, interval time.Duration, holds func() bool) 
 			return false
 		}
 	}
-	return true
+	return ctx.Err() == nil
 }
 
 // complete finishes joining the cluster, and then watches its members.
