@@ -83,10 +83,10 @@ func authWhoami(r *request) error {
 	})
 }
 
-// checkRole refuses what is no role.
+// checkRole refuses the names of roles that do not exist.
 func checkRole(name string) error {
 	if g, err := access.ParseGrant(name); err != nil || string(g.Role) != name {
-		return usagef("%s is no role: there are view, claim, submit, command, execute, operate and admin", problem.Quote(name))
+		return usagef("invalid role %s: use %s", problem.Quote(name), access.RoleNames())
 	}
 	return nil
 }

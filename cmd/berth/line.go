@@ -19,7 +19,7 @@ import (
 // be anywhere, and an argument may begin with a dash if it is a number: a
 // limit of -1. It also spells "help X" as "X --help".
 //
-// The arguments of exec begin with the first that is no flag: what follows
+// The arguments of exec begin with the first that is not a flag: what follows
 // belongs to the command that it runs.
 func arrange(app *cli.App, line []string) []string {
 	app.Metadata = map[string]any{}

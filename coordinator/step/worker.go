@@ -138,7 +138,7 @@ func (id WorkerID) String() string { return id[0] + "/" + id[1] }
 func ParseWorkerID(text string) (WorkerID, error) {
 	host, instance, ok := strings.Cut(text, "/")
 	if !ok || host == "" || instance == "" || strings.Contains(instance, "/") || len(text) > maxWorkerID {
-		return WorkerID{}, problem.Field("worker", "%q is no worker: it is HOST/INSTANCE, as 'berth worker list' has them", problem.Clip(text))
+		return WorkerID{}, problem.Field("worker", "must be HOST/INSTANCE, as in 'berth worker list', and not %q", problem.Clip(text))
 	}
 	return WorkerID{host, instance}, nil
 }

@@ -76,7 +76,7 @@ func ParseGrant(text string) (Grant, error) {
 	name, pattern, patterned := strings.Cut(text, ":")
 	g := Grant{Role(name), Everything}
 	if !slices.Contains(Roles, g.Role) {
-		return g, problem.Field("roles", "%s is no role: use %s", problem.Quote(name), roleNames())
+		return g, problem.Field("roles", "invalid role %s: use %s", problem.Quote(name), RoleNames())
 	}
 	if !patterned {
 		return g, nil
@@ -90,7 +90,8 @@ func ParseGrant(text string) (Grant, error) {
 	return g, nil
 }
 
-func roleNames() string {
+// RoleNames returns the names of all roles, as a list for messages.
+func RoleNames() string {
 	names := make([]string, len(Roles))
 	for i, r := range Roles {
 		names[i] = string(r)

@@ -82,6 +82,14 @@ func NonePutSince(prefix string, rev int64) *pb.Compare {
 	}
 }
 
+// NoneCreatedSince holds if no key that exists under prefix was created after rev. Deletes, and puts of keys that were
+// there, do not fail it.
+func NoneCreatedSince(prefix string, rev int64) *pb.Compare {
+	c := CreateEquals(prefix, rev+1)
+	c.Result, c.RangeEnd = pb.Compare_LESS, RangeEnd(prefix)
+	return c
+}
+
 // NotPutSince holds if the key is absent, or its last put was at rev or before.
 func NotPutSince(key string, rev int64) *pb.Compare {
 	c := NonePutSince(key, rev)

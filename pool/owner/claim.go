@@ -34,7 +34,6 @@ type Claim struct {
 	keys    map[string]slots.Held
 	main    wire.Ref
 	fence   int64
-	held    bool
 }
 
 // NewClaim returns a claim for a valid request, on a lease on which its keys are reserved. The request must not be changed.

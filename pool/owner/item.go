@@ -64,7 +64,7 @@ func (m *memory) takeNew(it *item, at time.Time) (*item, error) {
 			it.own = append(it.own, m.ofBlock(name, b)...)
 		}
 		for _, a := range h.Areas {
-			it.shared = append(it.shared, shared{m.keys.Area(name, a.Area), noneCreatedSince(m.keys.Area(name, a.Area), a.Revision)})
+			it.shared = append(it.shared, shared{m.keys.Area(name, a.Area), store.NoneCreatedSince(m.keys.Area(name, a.Area), a.Revision)})
 		}
 	}
 	m.put(it, at)
@@ -115,14 +115,6 @@ func firstOf(h slots.Held) int {
 		}
 	}
 	return first % slots.MaxNumbersOfPool
-}
-
-// noneCreatedSince holds if no key that exists under prefix was created after a revision.
-func noneCreatedSince(prefix string, revision int64) *pb.Compare {
-	return &pb.Compare{
-		Result: pb.Compare_LESS, Target: pb.Compare_CREATE, Key: []byte(prefix), RangeEnd: store.RangeEnd(prefix),
-		TargetUnion: &pb.Compare_CreateRevision{CreateRevision: revision + 1},
-	}
 }
 
 // free is the part of a transaction that releases a claim.

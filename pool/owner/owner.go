@@ -307,7 +307,7 @@ func (o *Owner) done(it *item, revision int64) {
 		o.released(c, nil)
 		return
 	}
-	c.keys, c.fence, c.held, c.alone = map[string]slots.Held{}, revision, true, false
+	c.keys, c.fence, c.alone = map[string]slots.Held{}, revision, false
 	for name, h := range it.held {
 		if it.from == nil {
 			h = o.memory.pools[name].Took(h, revision)
@@ -317,7 +317,7 @@ func (o *Owner) done(it *item, revision int64) {
 	c.main = wire.Refs(c.keys)[0]
 	o.results = append(o.results, Result{Claim: c})
 	if from := it.from; from != nil {
-		from.held, from.keys = false, nil
+		from.keys = nil
 		o.results = append(o.results, Result{Claim: from, Released: true})
 	}
 }
@@ -332,7 +332,7 @@ func (o *Owner) released(c *Claim, err error) {
 			k.Vanished(h)
 		}
 	}
-	c.held, c.keys = false, nil
+	c.keys = nil
 	o.results = append(o.results, Result{Claim: c, Released: true, Err: err})
 }
 

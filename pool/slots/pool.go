@@ -182,7 +182,7 @@ func (p *Pool) Take(n int, blocks bool) (Held, bool) {
 	h.Areas = p.areasOf(h)
 	p.mark(h, true)
 	if h.Slots() < n || h.Compares() > MaxCompares {
-		p.giveUp(h)
+		p.Abandon(h)
 		return Held{}, false
 	}
 	return h, true
@@ -263,14 +263,6 @@ func (p *Pool) mark(h Held, busy bool) {
 	}
 }
 
-// giveUp ends that slots are tried: nothing was put.
-func (p *Pool) giveUp(h Held) {
-	p.mark(h, false)
-	for _, b := range h.Blocks {
-		delete(p.names, b.name())
-	}
-}
-
 // Took records that the keys of a claim were put in a revision, and returns what is held. Since no block was created
 // in its areas meanwhile, those are known at that revision: what was known of them when the claim was tried has not been
 // replaced by what is older.
@@ -296,14 +288,19 @@ func (p *Pool) Took(h Held, revision int64) Held {
 
 // Lost records that the keys of a claim were not put. Its numbers are avoided, since another instance may hold them.
 func (p *Pool) Lost(h Held) {
-	p.giveUp(h)
+	p.Abandon(h)
 	for number := range h.all() {
 		p.seen[0].add(number)
 	}
 }
 
-// Abandon ends that slots are tried: their keys were not sent.
-func (p *Pool) Abandon(h Held) { p.giveUp(h) }
+// Abandon ends that slots are tried: nothing was put.
+func (p *Pool) Abandon(h Held) {
+	p.mark(h, false)
+	for _, b := range h.Blocks {
+		delete(p.names, b.name())
+	}
+}
 
 // Spec returns the spec that was read last.
 func (p *Pool) Spec() Spec { return p.spec }

@@ -290,7 +290,7 @@ func (w *world) findsAll(i *instance) {
 	}
 	h, ok := i.Take(min(free, MaxNumbers), false)
 	if w.check(ok, "%d of %d slots are free, and none is found below the ceiling %d", free, w.spec.Limit, i.ceiling.try); ok {
-		i.giveUp(h)
+		i.Abandon(h)
 	}
 	if _, more := i.Take(free+1, free >= MaxNumbers); more {
 		w.check(false, "%d of %d slots are free, and one more is found", free, w.spec.Limit)
