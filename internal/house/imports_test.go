@@ -90,6 +90,10 @@ var layers = []layer{
 		"the claims of an instance are a state machine: what it sends and hears is the engine's",
 	},
 	{
+		"pool/dispatch", []string{"internal/problem", "internal/store", "pool", "pool/admit", "pool/slots", "pool/wire"},
+		"what is offered to whom is decided in memory: what is read and sent is the engine's",
+	},
+	{
 		"pool", []string{"internal/store", "pool/admit"},
 		"pool asks for leases through its own two-method interface: it can be tested and read without lease",
 	},
