@@ -98,7 +98,7 @@ func (m *memory) put(it *item, at time.Time) {
 		r, ops := m.requests(k, firstOf(it.held[name]), retryNumbers)
 		it.reads, it.orElse = append(it.reads, r), append(it.orElse, ops...)
 	}
-	for _, p := range it.claim.spelled.Puts(it.held, at, 0, 0) {
+	for _, p := range it.claim.spelled.Puts(it.held, wire.Written{Since: at}) {
 		it.then = append(it.then, store.Put(p.Key(m.keys), p.Value, it.claim.lease))
 	}
 }

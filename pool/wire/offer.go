@@ -33,6 +33,16 @@ func (d DemandRef) valid() bool {
 	return named && isPool(d.Pool) && d.Created > 0
 }
 
+// append appends the field of a [Slot] that names the demand, if it names one.
+func (d DemandRef) append(b []byte) []byte {
+	if d == (DemandRef{}) {
+		return b
+	}
+	b = append(append(append(b, `,"demand":{"pool":"`...), d.Pool...), `","name":`...)
+	b = strconv.AppendInt(append(strconv.AppendInt(b, int64(d.Name), 10), `,"created":`...), d.Created, 10)
+	return append(strconv.AppendInt(append(b, `,"index":`...), int64(d.Index), 10), '}')
+}
+
 // Offer offers slots to the owner of a demand, or refuses the demand.
 type Offer struct {
 	Demand DemandRef `json:"demand"`

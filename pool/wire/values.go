@@ -72,6 +72,9 @@ type Slot struct {
 	Block slots.Block
 	// Main is the main key of the claim, in another key of it.
 	Main Ref
+	// Demand is the one that the claim has ended, in its main key; the zero value is none. The key of the demand may
+	// list it still.
+	Demand DemandRef
 	// Record is that of the claim, in its main key, as JSON: see [Slot.Decode].
 	Record []byte
 }
@@ -83,6 +86,7 @@ type slotValue struct {
 	Runs   [][2]int        `json:"runs,omitempty"` // the first number and the one behind the last
 	Count  int             `json:"count,omitempty"`
 	Main   string          `json:"main,omitempty"`
+	Demand *DemandRef      `json:"demand,omitempty"`
 	Record json.RawMessage `json:"record,omitempty"`
 }
 
@@ -110,6 +114,11 @@ func (v *slotValue) slot(ref Ref, created int64) (s Slot, err error) {
 	}
 	if (v.Record == nil) == (v.Main == "") {
 		return s, errors.New("it must have either a record or the main key of the claim")
+	}
+	if v.Demand != nil {
+		if s.Demand = *v.Demand; v.Main != "" || !s.Demand.valid() || s.Demand.Pool != ref.Pool {
+			return s, errors.New("demand must name one of the pool of the key, in the main key")
+		}
 	}
 	if v.Main != "" {
 		if s.Main, err = ParseRef(v.Main); err != nil {
@@ -194,11 +203,21 @@ type Put struct {
 	Value []byte
 }
 
+// Written is what a put of the keys of a claim says besides its request.
+type Written struct {
+	Since time.Time
+	// Admitted and Fence are those of a [Record].
+	Admitted int64
+	Fence    store.Fence
+	// Demand is that of a [Slot].
+	Demand DemandRef
+}
+
 // Puts returns the keys and values of a claim on what it takes of each pool. The first one is the main key. The times
 // of a record are in milliseconds.
-func (c Spelled) Puts(taken map[string]slots.Held, since time.Time, admitted int64, fence store.Fence) []Put {
+func (c Spelled) Puts(taken map[string]slots.Held, w Written) []Put {
 	refs := refsOf(taken)
-	record := Record{Since: since.UTC().Truncate(time.Millisecond), Admitted: admitted, Fence: fence}
+	record := Record{Since: w.Since.UTC().Truncate(time.Millisecond), Admitted: w.Admitted, Fence: w.Fence}
 	if len(refs) > 1 {
 		for _, r := range refs {
 			record.Keys = append(record.Keys, r.Ref.String())
@@ -211,6 +230,7 @@ func (c Spelled) Puts(taken map[string]slots.Held, since time.Time, admitted int
 		b = append(append(append(b, `{"v":2,"claim":"`...), c.id...), '"')
 		b = appendBlock(b, r.block)
 		if i == 0 {
+			b = w.Demand.append(b)
 			b = c.appendRecord(append(b, `,"record":`...), &record)
 		} else {
 			b = append(append(append(b, `,"main":"`...), main...), '"')

@@ -119,13 +119,17 @@ func TestClaimsAreReadAsWritten(t *testing.T) {
 		}
 		since := time.Date(2026, 1, 2, 3, 4, 5, 678_900_000, time.FixedZone("", 3600))
 		admitted := rapid.Int64Range(0, 9).Draw(t, "admitted")
-		puts := Spell(req).Puts(taken, since, admitted, store.Fence(admitted))
+		var demand DemandRef
+		if rapid.Bool().Draw(t, "waited") {
+			demand = DemandRef{Pool: "pool-0", Name: rapid.IntRange(0, 9).Draw(t, "name"), Created: rapid.Int64Range(1, 1<<40).Draw(t, "created"), Index: rapid.IntRange(0, 63).Draw(t, "index")}
+		}
+		puts := Spell(req).Puts(taken, Written{since, admitted, store.Fence(admitted), demand})
 		var refs []Ref
 		got := map[string]slots.Held{}
 		for i, p := range puts {
 			refs = append(refs, p.Ref)
 			ref, s, err := keys.DecodeSlot(p.Key(keys), p.Value, 7)
-			if err != nil || ref != p.Ref || s.Claim != req.ID || (s.Record != nil) != (i == 0) || i > 0 && s.Main != puts[0].Ref {
+			if err != nil || ref != p.Ref || s.Claim != req.ID || (s.Record != nil) != (i == 0) || i > 0 && s.Main != puts[0].Ref || i == 0 && s.Demand != demand {
 				t.Fatalf("%s: %+v, %v", p.Value, s, err)
 			}
 			h := got[ref.Pool]
@@ -168,6 +172,9 @@ func TestWhatCannotBeASlotIsRefused(t *testing.T) {
 		{number, `{"v":2,"claim":"a","main":"db"}`, `main: "db" does not name a slot`},
 		{number, `{"v":2,"claim":"a","count":1` + record, "neither runs nor a count"},
 		{number, `{"v":2,"claim":"a","n":1` + record, "unknown field"},
+		{number, `{"v":2,"claim":"a","demand":{"pool":"gpu","name":1,"created":2,"index":0}` + record, "demand must name one of the pool"},
+		{number, `{"v":2,"claim":"a","demand":{"pool":"db","name":1,"created":0,"index":0}` + record, "demand must name one of the pool"},
+		{number, `{"v":2,"claim":"a","main":"db/6","demand":{"pool":"db","name":1,"created":2,"index":0}}`, "in the main key"},
 		{block, `{"v":2,"claim":"a"` + record, "count must be from 1 to 1000000, and not 0"},
 		{block, `{"v":2,"claim":"a","count":-1` + record, "count must be from 1 to 1000000, and not -1"},
 		{block, `{"v":2,"claim":"a","count":1,"runs":[[0,1]]` + record, "a block must have a count, or 1 to 64 runs"},
@@ -206,7 +213,7 @@ func TestWhatCannotBeASlotIsRefused(t *testing.T) {
 func FuzzDecodeSlot(f *testing.F) {
 	req := &pool.Request{ID: "a", Slots: map[string]int{"db": 9}, Holder: pool.Holder{Host: "one", Instance: "i"}}
 	for _, h := range []slots.Held{{Numbers: []int{1, 2}}, {Blocks: []slots.Block{{Count: 9}}}, {Blocks: []slots.Block{{Runs: []slots.Run{{From: 1, To: 10}}}}}} {
-		for _, p := range Spell(req).Puts(map[string]slots.Held{"db": h}, time.Unix(1, 0), 0, 0) {
+		for _, p := range Spell(req).Puts(map[string]slots.Held{"db": h}, Written{Since: time.Unix(1, 0)}) {
 			f.Add(p.IsBlock(), p.Value)
 		}
 	}
