@@ -60,13 +60,6 @@ func (r *Reader) Claims() ([]HolderStatus, []WaiterStatus) { return r.claims(own
 // a ClaimNotFound problem.
 func (r *Reader) Why(id string) (Why, error) { return r.why(id, own{}) }
 
-// Detail is a pool with its holders and waiters.
-type Detail struct {
-	Status
-	Holders []HolderStatus
-	Waiters []WaiterStatus
-}
-
 func (r *Reader) pool(name string, o own) (Detail, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,41 +76,6 @@ func (r *Reader) claims(o own) ([]HolderStatus, []WaiterStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.view.allHolders(o), r.view.waitersOf(nil, o)
-}
-
-// Why explains one claim, of any host: what it holds, or why it waits.
-type Why struct {
-	Claim string
-	Held  *HolderStatus
-	// All has every claim of that id that is held, Held included, the oldest first.
-	// More than one instance holds one only if they were granted it at the same
-	// moment. Held is then that of the instance that was asked, or else the oldest.
-	All    []HolderStatus
-	Waiter *WaiterStatus
-	Reason Reason // of a waiter
-}
-
-// Each calls f with all claims that have the id, until it returns an error.
-func (w Why) Each(f May) error {
-	for _, h := range w.All {
-		if err := f(h.Holder, h.Pools); err != nil {
-			return err
-		}
-	}
-	if w.Waiter != nil {
-		return f(w.Waiter.Holder, w.Waiter.Pools)
-	}
-	return nil
-}
-
-// Fenced returns the claim that is held with a fence, nil if there is none.
-func (w Why) Fenced(fence store.Fence) *HolderStatus {
-	for i := range w.All {
-		if w.All[i].Fence == fence {
-			return &w.All[i]
-		}
-	}
-	return nil
 }
 
 func (r *Reader) why(claim string, o own) (Why, error) {
@@ -172,63 +130,6 @@ func (v *view) reasonIn(queue []inQueue, i int, o own) Reason {
 	return r
 }
 
-// Status is the state of a pool.
-type Status struct {
-	Name string
-	Spec
-	// Claimed slots, of all claims; can be above the limit after it was
-	// lowered.
-	Claimed int
-	// Retained is how many of the claimed slots the instance that was asked retains, and no claim
-	// holds.
-	Retained int
-	// Waiting claims.
-	Waiting int
-	// Deleted is set if the pool's spec is gone while its slots are held.
-	Deleted bool
-	// Revision at which this was read, and SpecRevision of the spec.
-	Revision, SpecRevision int64
-	// LimitSince is the revision since which the limit holds.
-	LimitSince int64
-	// Dispatcher is the instance that grants the claims that wait: HOST/INSTANCE, empty
-	// while there is none.
-	Dispatcher string
-	// Problem says why the pool grants nothing, if a value of it can't be read.
-	Problem string
-}
-
-// HolderStatus is one claim that holds slots of a pool, or of several.
-type HolderStatus struct {
-	Claim string
-	Holder
-	// Slots of the pool that was asked for; Pools has all.
-	Slots    int
-	Pools    map[string]int
-	Priority int
-	Since    time.Time
-	Fence    store.Fence
-	// Granted is the revision of the grant, or one a moment before.
-	Granted int64
-	Lease   store.LeaseID
-	// RetainedUntil is set if the claim has ended, and no job holds its slots: they are free for
-	// the next claims of its instance since Since, and for all then. Only that instance knows.
-	RetainedUntil time.Time
-}
-
-// WaiterStatus is one claim that waits.
-type WaiterStatus struct {
-	Claim string
-	Holder
-	Slots    int // of the pool that was asked for
-	Pools    map[string]int
-	Priority int
-	Position int
-	Since    time.Time
-	Reserve  bool
-	Reason   string
-	Lease    store.LeaseID // 0 while it is not in etcd
-}
-
 func (v *view) status(p *poolView) Status {
 	s := Status{
 		Name: p.name, Spec: p.spec, Claimed: p.used, Waiting: p.waiting,
@@ -274,12 +175,6 @@ func (v *view) holders(p *poolView, o own) []HolderStatus {
 	}
 	sortHolders(all)
 	return all
-}
-
-func sortHolders(all []HolderStatus) {
-	slices.SortFunc(all, func(a, b HolderStatus) int {
-		return cmp.Or(cmp.Compare(a.Fence, b.Fence), cmp.Compare(a.Claim, b.Claim))
-	})
 }
 
 // holder returns who has the slots of a claim that keys show.

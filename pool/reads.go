@@ -360,13 +360,6 @@ func (e *Engine) own(ctx context.Context) (own, error) {
 	return o, err
 }
 
-// freshKey is the key of [Fresh].
-type freshKey struct{}
-
-// Fresh returns a context for reading what others have written up to now, instead of up to a
-// second ago: for a decision, or a record.
-func Fresh(ctx context.Context) context.Context { return context.WithValue(ctx, freshKey{}, true) }
-
 // read returns the state of a pool, or of all.
 func (e *Engine) read(ctx context.Context, pool string, fresh bool) (*Reader, error) {
 	select {

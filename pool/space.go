@@ -1,18 +1,12 @@
 package pool
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
-	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/admit"
 )
 
@@ -49,6 +43,14 @@ func NewSpace(pools ...Status) *Space {
 		}
 	}
 	return s
+}
+
+// Leave records what waiters leave of a pool: its free slots, below 0 if more is reserved than there is, and whether one
+// of them has reserved in it.
+func (s *Space) Leave(name string, free int, reserved bool) {
+	r := s.pools[name]
+	r.free, r.reserved = free, reserved
+	s.pools[name] = r
 }
 
 // Clone returns a space of its own.
@@ -194,113 +196,4 @@ func narrowText(pools []shortage) string {
 		return shortageText(pools)
 	}
 	return fmt.Sprintf("pool '%s' has too few free slots (%d slots, %d wanted)", pools[0].Pool, pools[0].Limit, pools[0].Wanted)
-}
-
-// Space returns the space of all pools. Waiters of an instance that does not answer count until
-// their lease ends: only instances that watch the pools know of it.
-func (r *Reader) Space() *Space { return r.space(own{}) }
-
-// space returns what the waiters leave of all pools.
-func (r *Reader) space(o own) *Space {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v := r.view
-	s := NewSpace(v.statuses()...)
-	queue := v.queue(o)
-	waiting := make([]*admit.Waiter, len(queue))
-	for i, q := range queue {
-		waiting[i] = &admit.Waiter{Needs: v.poolNeeds(q.Pools), Reserve: q.Reserve, Yielded: q.passed}
-	}
-	capacities := v.capacities()
-	d := admit.Admit(capacities, waiting)
-	for name, r := range s.pools {
-		p := v.pools[name]
-		r.open = capacities[p.number].Open && r.limit != Closed
-		r.free, r.reserved = d.Free[p.number], d.Reserved[p.number]
-		s.pools[name] = r
-	}
-	return s
-}
-
-// Follower is the state of all pools as a feed delivers it, for a planner that needs it all
-// the time.
-type Follower struct {
-	feed    *store.Feed
-	changed chan struct{}
-
-	mu     sync.Mutex // guards what follows
-	reader *Reader
-	// revision up to which it is known.
-	revision int64
-	at       time.Time // when the feed delivered something last; zero before
-}
-
-// NewFollower returns a follower that knows nothing until [Follower.Run].
-func NewFollower(b store.Backend, keys store.Keys, log hclog.Logger) *Follower {
-	return &Follower{
-		feed: store.NewFeed(b, keys.Pools(), log, func() {}), changed: make(chan struct{}, 1),
-		reader: newReader(store.Snapshot{}, keys),
-	}
-}
-
-// Run follows the pools until ctx ends, and returns its error.
-func (f *Follower) Run(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for m := range f.feed.Messages() {
-			f.take(m)
-		}
-	}()
-	err := f.feed.Run(ctx)
-	<-done
-	return err
-}
-
-func (f *Follower) take(m store.FeedMessage) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.at = time.Now()
-	if f.revision = m.Revision; m.Snapshot != nil {
-		f.reader.view.load(*m.Snapshot)
-	} else {
-		f.reader.view.apply(m.Events)
-		for _, p := range f.reader.view.order {
-			p.reached(m.Revision)
-		}
-	}
-	f.reader.view.acted, f.reader.view.ended = nil, nil // what has happened is of no use here
-	if m.Snapshot != nil || len(m.Events) > 0 {
-		select {
-		case f.changed <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// Changed returns a channel that signals that pools have changed.
-func (f *Follower) Changed() <-chan struct{} { return f.changed }
-
-// Space returns the space of all pools, and which of some claims are held, on any host, with
-// their fences. What is newer than the revision it does not know. While etcd has reported
-// nothing for 2 s, it is an EtcdUnavailable problem.
-func (f *Follower) Space(claims []string) (s *Space, held map[string]int64, revision int64, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.at.IsZero() || time.Since(f.at) >= store.StaleAfter {
-		err = problem.New(problem.EtcdUnavailable, "the state of the pools has not been read from etcd yet")
-	} else {
-		s = f.reader.Space()
-		for name, p := range s.pools {
-			p.queued = f.reader.view.pools[name].queued.rev > 0
-			s.pools[name] = p
-		}
-	}
-	held = map[string]int64{}
-	for _, id := range claims {
-		for _, cv := range f.reader.view.claimsOf(id) {
-			held[id] = cv.rev
-		}
-	}
-	return s, held, f.revision, err
 }

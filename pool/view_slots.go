@@ -291,12 +291,6 @@ func (v *view) slot(ref slotRef) (slot, bool) {
 	return s, ok
 }
 
-// Violation is one thing in etcd that should not be.
-type Violation struct {
-	Key     string `json:"key"`
-	Problem string `json:"problem"`
-}
-
 // Verify checks the invariants from what etcd holds alone:
 //
 //   - Every value can be read.

@@ -1,0 +1,33 @@
+package pool
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// HolderStatus is one claim that holds slots of a pool, or of several.
+type HolderStatus struct {
+	Claim string
+	Holder
+	// Slots of the pool that was asked for; Pools has all.
+	Slots    int
+	Pools    map[string]int
+	Priority int
+	Since    time.Time
+	Fence    store.Fence
+	// Granted is the revision of the grant, or one a moment before.
+	Granted int64
+	Lease   store.LeaseID
+	// RetainedUntil is set if the claim has ended, and no job holds its slots: they are free for
+	// the next claims of its instance since Since, and for all then. Only that instance knows.
+	RetainedUntil time.Time
+}
+
+func sortHolders(all []HolderStatus) {
+	slices.SortFunc(all, func(a, b HolderStatus) int {
+		return cmp.Or(cmp.Compare(a.Fence, b.Fence), cmp.Compare(a.Claim, b.Claim))
+	})
+}
