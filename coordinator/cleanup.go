@@ -248,7 +248,7 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]ending) (retain
 		}
 	}
 	l.asked = still
-	registry := pool.Registry{Backend: l.cfg.Backend, Keys: l.cfg.Keys}
+	revoker := pool.Revoker{Backend: l.cfg.Backend, Keys: l.cfg.Keys}
 	members := &members{steps: step.Store{Backend: l.cfg.Backend, Keys: l.cfg.Keys}}
 	for _, h := range held {
 		e, ended := runs[h.Run]
@@ -262,13 +262,13 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]ending) (retain
 		}
 		l.cfg.Logger.Info("revoking a claim of an ended run", "run", h.Run, "claim", h.Claim, "host", h.Host)
 		if h.Bind == run.BindBridge { // there is no holder to stop
-			if err := registry.FreeBridge(ctx, pools, h.Claim, h.Fence); err != nil && problem.CodeOf(err) != problem.ClaimNotFound {
+			if err := revoker.FreeBridge(ctx, pools, h.Claim, h.Fence); err != nil && problem.CodeOf(err) != problem.ClaimNotFound {
 				return 0, err
 			}
 			l.metrics.freed.Inc()
 			continue
 		}
-		if err := registry.RequestRevocation(ctx, h.Host, h.Claim, h.Fence); err != nil {
+		if err := revoker.RequestRevocation(ctx, h.Host, h.Claim, h.Fence); err != nil {
 			return 0, err
 		}
 		l.asked[claim{h.Claim, h.Fence}] = true
@@ -285,7 +285,7 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]ending) (retain
 			continue
 		}
 		l.cfg.Logger.Info("withdrawing a waiting claim of an ended run", "run", w.Run, "claim", w.Claim, "host", w.Host)
-		if err := registry.RequestWithdrawal(ctx, w.Host, w.Claim); err != nil {
+		if err := revoker.RequestWithdrawal(ctx, w.Host, w.Claim); err != nil {
 			return 0, err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 func TestRunsAreAdmittedInOrderUnderLimits(t *testing.T) {
@@ -382,7 +383,7 @@ func TestNoFaultExceedsALimit(t *testing.T) {
 func TestAClaimThatIsShownLaterIsRevoked(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		limit, retain := 9, 4*time.Second
-		if _, err := (pool.Registry{Backend: fl.root, Keys: fl.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit, Retain: &retain}); err != nil {
+		if _, err := (registry.Registry{Backend: fl.root, Keys: fl.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit, Retain: &retain}); err != nil {
 			t.Fatal(err)
 		}
 		fl.candidate("one")
@@ -409,7 +410,7 @@ func TestAClaimThatIsShownLaterIsRevoked(t *testing.T) {
 func TestClaimsOfRunsThatHaveEndedAreTakenBack(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		limit := 9
-		if _, err := (pool.Registry{Backend: fl.root, Keys: fl.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
+		if _, err := (registry.Registry{Backend: fl.root, Keys: fl.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
 			t.Fatal(err)
 		}
 		hold := func(id, run string) {

@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // scraped are the metrics of steps that are more than 0, or of a queue, as a scrape has them.
@@ -150,7 +151,7 @@ func TestFewQueuesAreNamedInMetrics(t *testing.T) {
 func TestTheLeaderReportsThePools(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		limit, paused := 3, true
-		pools := pool.Registry{Backend: fl.root, Keys: fl.keys}
+		pools := registry.Registry{Backend: fl.root, Keys: fl.keys}
 		for name, change := range map[string]pool.Change{"db": {Limit: &limit}, "gpu": {Limit: &limit, Paused: &paused}} {
 			if _, err := pools.Set(t.Context(), name, change); err != nil {
 				t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // pool makes a pool, or changes its limit.
@@ -36,7 +37,7 @@ func reserveAfter(d time.Duration) func(*pool.Change) {
 	return func(ch *pool.Change) { ch.ReserveAfter = &d }
 }
 
-func (fl *fleet) pools() pool.Registry { return pool.Registry{Backend: fl.root, Keys: fl.keys} }
+func (fl *fleet) pools() registry.Registry { return registry.Registry{Backend: fl.root, Keys: fl.keys} }
 
 func needs(name string, n int) func(*run.Spec) {
 	return func(s *run.Spec) {

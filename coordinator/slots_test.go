@@ -86,7 +86,7 @@ func TestARunWhoseSlotsAreGoneGoesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := fl.pools().Revoke(t.Context(), fl.claims()["a"].Claim, true); err != nil {
+		if _, err := (pool.Revoker{Backend: fl.root, Keys: fl.keys}).Revoke(t.Context(), fl.claims()["a"].Claim, true); err != nil {
 			t.Fatal(err)
 		}
 		// Who has seen it admitted comes too late.

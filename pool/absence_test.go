@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // bubble is a stand-in for etcd with engines on it, each through a client of its
@@ -45,7 +46,7 @@ func inBubble(t *testing.T, f func(t *testing.T, b *bubble)) {
 
 func (b *bubble) pool(limit int) {
 	b.t.Helper()
-	reg := pool.Registry{Backend: b.root, Keys: b.keys}
+	reg := registry.Registry{Backend: b.root, Keys: b.keys}
 	if _, err := reg.Set(b.t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
 		b.t.Fatal(err)
 	}

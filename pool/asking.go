@@ -63,7 +63,7 @@ func (c *core) unwelcome(req *Request, now time.Time) error {
 	}
 	for name := range req.Slots {
 		if !c.view.pool(name).known() {
-			return noSuchPool(name)
+			return NoSuchPool(name)
 		}
 	}
 	return nil
@@ -121,10 +121,6 @@ func (c *core) inUse(id string) error {
 		return nil
 	}
 	return c.elsewhere(id)
-}
-
-func noSuchPool(name string) *problem.Error {
-	return problem.New(problem.PoolNotFound, "%w: create it with 'berth pools set %s LIMIT'", &missing{name}, name)
 }
 
 // again takes a request whose id is known.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"pgregory.net/rapid"
 
 	"github.com/berthhq/berth/internal/access"
@@ -280,9 +281,18 @@ func TestAfterALimitWasRaisedClaimsCompareGroupsStill(t *testing.T) {
 	defer backend.Close()
 	limit := func(n int) {
 		t.Helper()
-		if _, err := (Registry{Backend: backend, Keys: r.keys}).Set(t.Context(), "db", Change{Limit: &n}); err != nil {
+		key := r.keys.Spec("db")
+		spec, next := StoredSpec{}, DefaultSpec()
+		resp, err := backend.Range(t.Context(), &pb.RangeRequest{Key: []byte(key)})
+		if err == nil && len(resp.Kvs) > 0 {
+			spec, err = DecodeSpec(key, resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+			next = spec.Spec
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
+		next.Limit = n
+		r.txn(store.Put(key, spec.Encode(next), 0))
 		r.resolve()
 	}
 	limit(40)

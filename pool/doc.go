@@ -14,9 +14,10 @@
 //     other instances too, while there are any.
 //   - A notice tells an instance that a dispatcher has granted one of its claims.
 //     The instance deletes it: that acknowledges the grant.
-//   - An [Engine] makes claims for one instance. A [Registry] changes specs, a
-//     [Reader] shows everything at one revision. What an engine lists comes from a Reader
-//     that its callers share, and not from the view that claims are made from.
+//   - An [Engine] makes claims for one instance. A [Revoker] revokes claims of any
+//     host, a [Reader] shows everything at one revision, and package registry changes
+//     specs. What an engine lists comes from a Reader that its callers share, and not
+//     from the view that claims are made from.
 //
 // # How a claim is made
 //

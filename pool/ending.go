@@ -282,6 +282,12 @@ type Revocation struct {
 	Forced, Unnotified bool
 }
 
+// Revoker revokes claims of all hosts.
+type Revoker struct {
+	Backend store.Backend
+	Keys    store.Keys
+}
+
 // Revoke asks the host of a held claim to revoke it: the host ends the validity of
 // the claim, has the holder stop, and releases the claim within [RevokeGrace]. With
 // force, the slots are freed at once; a protected resource can then refuse the old
@@ -291,7 +297,7 @@ type Revocation struct {
 // id: then the id alone is refused as Invalid.
 //
 // May, if it is given, returns why the caller may not revoke a claim.
-func (r Registry) Revoke(ctx context.Context, claim string, force bool, may ...May) (Revocation, error) {
+func (r Revoker) Revoke(ctx context.Context, claim string, force bool, may ...May) (Revocation, error) {
 	state, err := Read(ctx, r.Backend, r.Keys)
 	if err != nil {
 		return Revocation{}, store.Problem("the claims could not be read", err)
@@ -316,7 +322,7 @@ func (r Registry) Revoke(ctx context.Context, claim string, force bool, may ...M
 
 // freeByForce frees the slots of a claim that is held, and notifies its host. Unnotified is set
 // if etcd is full, and only deletes keys.
-func (r Registry) freeByForce(ctx context.Context, cv *claimView, rec *record) (unnotified bool, err error) {
+func (r Revoker) freeByForce(ctx context.Context, cv *claimView, rec *record) (unnotified bool, err error) {
 	r.identify(ctx, cv, rec)
 	lease, _, err := r.Backend.Grant(ctx, revocationTTL)
 	if errors.Is(err, store.ErrNoSpace) {
@@ -338,7 +344,7 @@ const identifyEvery = 20 * time.Millisecond
 // identify has the host of a claim show who has its slots, if they may have been granted again without
 // a write: it puts their keys again, or gives them back. That takes a live host no longer than
 // [newsWithin].
-func (r Registry) identify(ctx context.Context, cv *claimView, rec *record) {
+func (r Revoker) identify(ctx context.Context, cv *claimView, rec *record) {
 	retains := false
 	for name := range rec.Pools {
 		retains = retains || r.retained(ctx, name, cmp.Or(rec.Admitted, cv.rev))
@@ -358,6 +364,35 @@ func (r Registry) identify(ctx context.Context, cv *claimView, rec *record) {
 			return
 		}
 	}
+}
+
+// retained reports whether slots that were taken at a revision may have been granted again without a
+// write. The spec at that revision tells, because slots are granted so only under the spec that they
+// were taken under. If that is compacted, any later spec may be another one.
+func (r Revoker) retained(ctx context.Context, name string, at int64) bool {
+	s, _, err := r.specAt(ctx, name, at)
+	if errors.Is(err, store.ErrCompacted) {
+		var rev int64
+		if s, rev, err = r.specAt(ctx, name, 0); rev == 0 || rev > at {
+			return true
+		}
+	}
+	return err != nil || s.Retain > 0
+}
+
+// specAt returns a spec as it was at a revision, or as it is if that is 0, with its own revision, 0 if
+// there is none.
+func (r Revoker) specAt(ctx context.Context, name string, at int64) (s Spec, rev int64, err error) {
+	key := r.Keys.Spec(name)
+	resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key), Revision: at})
+	if err != nil || len(resp.Kvs) == 0 {
+		return Spec{}, 0, err
+	}
+	kv := resp.Kvs[0]
+	if s, _, _, err = decodeSpec(key, kv.Value, kv.ModRevision); err != nil {
+		return Spec{}, 0, err
+	}
+	return s, kv.ModRevision, nil
 }
 
 // May returns why a caller may not do something to a claim with those slots; nil if it may.
@@ -403,9 +438,9 @@ func cutInstance(claim string) (by Holder, id string, ok bool) {
 	return Holder{Host: host, Instance: instance}, id, true
 }
 
-// Free frees the claim with that id and fence at once, as [Registry.Revoke] does with force, if
+// Free frees the claim with that id and fence at once, as [Revoker.Revoke] does with force, if
 // it has not changed since it was read. Else it is a ClaimNotFound problem.
-func (r Registry) Free(ctx context.Context, in *Reader, id string, fence store.Fence) (Revocation, error) {
+func (r Revoker) Free(ctx context.Context, in *Reader, id string, fence store.Fence) (Revocation, error) {
 	cv, rec, err := in.fenced(id, fence)
 	if err != nil {
 		return Revocation{}, err
@@ -417,7 +452,7 @@ func (r Registry) Free(ctx context.Context, in *Reader, id string, fence store.F
 
 // FreeBridge is Free for a bridge: see [Request.Bridge]. It notifies nobody: a bridge has no
 // holder to stop, and the instance that keeps it watches its pools.
-func (r Registry) FreeBridge(ctx context.Context, in *Reader, id string, fence store.Fence) error {
+func (r Revoker) FreeBridge(ctx context.Context, in *Reader, id string, fence store.Fence) error {
 	cv, rec, err := in.fenced(id, fence)
 	if err != nil {
 		return err
@@ -443,13 +478,13 @@ const waitingFence = -1
 
 // RequestWithdrawal asks a host to take a claim out of the wait queue. If it does not
 // wait there, nothing happens.
-func (r Registry) RequestWithdrawal(ctx context.Context, host, id string) error {
+func (r Revoker) RequestWithdrawal(ctx context.Context, host, id string) error {
 	return r.RequestRevocation(ctx, host, id, waitingFence)
 }
 
 // RequestRevocation asks a host to revoke the claim with that id and fence. If it does
 // not have the claim, nothing happens.
-func (r Registry) RequestRevocation(ctx context.Context, host, id string, fence store.Fence) error {
+func (r Revoker) RequestRevocation(ctx context.Context, host, id string, fence store.Fence) error {
 	lease, _, err := r.Backend.Grant(ctx, revocationTTL)
 	if err == nil {
 		_, err = r.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{
@@ -473,7 +508,7 @@ type revocationValue struct {
 
 // free deletes the keys of a claim and does what else is given, if the keys still are that
 // claim's.
-func (r Registry) free(ctx context.Context, refs []slotRef, rev int64, also ...*pb.RequestOp) error {
+func (r Revoker) free(ctx context.Context, refs []slotRef, rev int64, also ...*pb.RequestOp) error {
 	slots := make([]placed, len(refs))
 	for i, ref := range refs {
 		slots[i].ref = ref

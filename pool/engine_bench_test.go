@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // BenchmarkClaimAndRelease is what the engine itself costs: its etcd is a map in
@@ -58,7 +59,7 @@ func benchEngine(b *testing.B, retain time.Duration) *pool.Engine {
 	backend := storetest.NewBackend(storetest.New(storetest.Options{}))
 	keys := store.NewKeys(store.DefaultPrefix)
 	limit, lease := 1000, 3*max(retain, 10*time.Second)
-	if _, err := (pool.Registry{Backend: backend, Keys: keys}).Set(b.Context(), "db", pool.Change{Limit: &limit, Retain: &retain, LeaseDuration: &lease}); err != nil {
+	if _, err := (registry.Registry{Backend: backend, Keys: keys}).Set(b.Context(), "db", pool.Change{Limit: &limit, Retain: &retain, LeaseDuration: &lease}); err != nil {
 		b.Fatal(err)
 	}
 	e := pool.New(pool.Config{

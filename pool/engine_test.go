@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // If slots are retained, clients carry out most operations themselves, in turn with the loop.
@@ -94,7 +95,7 @@ func TestAnEngineBeginsWatchesWhileCallersWaitForARevision(t *testing.T) {
 			t.Fatal(err)
 		}
 		limit := 9
-		reg := pool.Registry{Backend: b.root, Keys: b.keys}
+		reg := registry.Registry{Backend: b.root, Keys: b.keys}
 		if _, err := reg.Set(t.Context(), "other", pool.Change{Limit: &limit}); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +131,7 @@ func TestAHolderLearnsOfAForcedReleaseAfterAGap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				b.pool(1)
-				reg := pool.Registry{Backend: b.root, Keys: b.keys}
+				reg := registry.Registry{Backend: b.root, Keys: b.keys}
 				if _, err := reg.Set(t.Context(), "db", pool.Change{LeaseDuration: &tc.lease}); err != nil {
 					t.Fatal(err)
 				}
@@ -147,7 +148,7 @@ func TestAHolderLearnsOfAForcedReleaseAfterAGap(t *testing.T) {
 				a := b.got(<-one.ask("a", 1, 0))
 				time.Sleep(10 * time.Second)
 				one.by.Down()
-				if _, err := reg.Revoke(t.Context(), "a", true); err != nil {
+				if _, err := (pool.Revoker{Backend: b.root, Keys: b.keys}).Revoke(t.Context(), "a", true); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(tc.absent)
@@ -173,7 +174,7 @@ func TestAHolderLearnsOfAForcedReleaseAfterAGap(t *testing.T) {
 func (b *bubble) retaining(limit int, retain time.Duration) *guest {
 	b.t.Helper()
 	b.pool(limit)
-	if _, err := (pool.Registry{Backend: b.root, Keys: b.keys}).Set(b.t.Context(), "db", pool.Change{Retain: &retain}); err != nil {
+	if _, err := (registry.Registry{Backend: b.root, Keys: b.keys}).Set(b.t.Context(), "db", pool.Change{Retain: &retain}); err != nil {
 		b.t.Fatal(err)
 	}
 	return b.engine("one")

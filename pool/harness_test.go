@@ -12,6 +12,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // plainLeases grants leases that nobody renews: long enough for a test.
@@ -61,10 +62,11 @@ func (l *plainLeases) Suspect(ids ...store.LeaseID) {}
 
 // bench is an etcd with engines on it.
 type cluster struct {
-	t      testing.TB
-	client *store.Client
-	keys   store.Keys
-	reg    pool.Registry
+	t       testing.TB
+	client  *store.Client
+	keys    store.Keys
+	reg     registry.Registry
+	revoker pool.Revoker
 	// engines are those that see a change before it returns.
 	engines []*pool.Engine
 	// adopt are leases that the next engine takes over.
@@ -75,7 +77,7 @@ func newCluster(t testing.TB) *cluster {
 	srv := embedtest.New(t)
 	client := embedtest.Client(t, srv)
 	keys := store.NewKeys(store.DefaultPrefix)
-	return &cluster{t: t, client: client, keys: keys, reg: pool.Registry{Backend: client, Keys: keys}}
+	return &cluster{t: t, client: client, keys: keys, reg: registry.Registry{Backend: client, Keys: keys}, revoker: pool.Revoker{Backend: client, Keys: keys}}
 }
 
 // engine starts an engine that runs until the test ends.

@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 func TestSlotsGoFromHostToHostInOrder(t *testing.T) {
@@ -117,7 +118,7 @@ func TestAnOperatorAsksAClaimBack(t *testing.T) {
 	one, two := c.engine("one"), c.engine("two")
 	a := c.claim(one, "a", db(1))
 	w := c.wait(two, "b", db(1))
-	r, err := c.reg.Revoke(c.ctx(), "a", false)
+	r, err := c.revoker.Revoke(c.ctx(), "a", false)
 	if want := (pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: a.Fence}); err != nil || r != want {
 		t.Errorf("revoked: %+v, %v, want %+v", r, err, want)
 	}
@@ -131,7 +132,7 @@ func TestAnOperatorAsksAClaimBack(t *testing.T) {
 	c.release(one, a)
 	b := w.got()
 	eventually(t, "the revocation is done", func() bool { return c.keysUnder(c.keys.Revocations("one")) == 0 })
-	if _, err := c.reg.Revoke(c.ctx(), "a", false); problem.CodeOf(err) != problem.ClaimNotFound {
+	if _, err := c.revoker.Revoke(c.ctx(), "a", false); problem.CodeOf(err) != problem.ClaimNotFound {
 		t.Errorf("once more: %v", err)
 	}
 	c.release(two, b)
@@ -172,7 +173,7 @@ func TestByForceTheSlotsOfTheNextClaimStay(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if r, err := c.reg.Revoke(c.ctx(), "a", true); err == nil {
+			if r, err := c.revoker.Revoke(c.ctx(), "a", true); err == nil {
 				t.Errorf("revoked: %+v", r)
 			}
 			if b.Context().Err() != nil {
@@ -196,7 +197,7 @@ func TestByForceTheSlotsAreFreeAtOnce(t *testing.T) {
 			one, two := c.engine("one"), c.engine("two")
 			a := c.claim(one, "a", slots)
 			w := c.wait(two, "b", slots)
-			r, err := c.reg.Revoke(c.ctx(), "a", true)
+			r, err := c.revoker.Revoke(c.ctx(), "a", true)
 			if want := (pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: a.Fence, Forced: true}); err != nil || r != want {
 				t.Errorf("revoked: %+v, %v, want %+v", r, err, want)
 			}
@@ -243,12 +244,12 @@ func TestAHolderLearnsThatItsSlotsWereFreed(t *testing.T) {
 					}
 					return storetest.Fault{}
 				})
-				reg, revocations := pool.Registry{Backend: operator, Keys: b.keys}, 0
+				revoker, revocations := pool.Revoker{Backend: operator, Keys: b.keys}, 0
 				if tc.bridge {
-					err = reg.FreeBridge(t.Context(), now, "a", a.Fence)
+					err = revoker.FreeBridge(t.Context(), now, "a", a.Fence)
 				} else {
 					var r pool.Revocation
-					r, err = reg.Free(t.Context(), now, "a", a.Fence)
+					r, err = revoker.Free(t.Context(), now, "a", a.Fence)
 					if want := (pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: a.Fence, Forced: true, Unnotified: tc.full}); r != want {
 						t.Errorf("freed: %+v, want %+v", r, want)
 					}
@@ -302,7 +303,7 @@ func (b *bubble) regranted(one *guest) (before string, has *pool.Claim) {
 // A claim that etcd does not show is freed by force, also if its holder has to stop and does not.
 func TestAClaimThatEtcdDoesNotShowIsFreedByForce(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
-		reg := pool.Registry{Backend: b.root, Keys: b.keys}
+		reg, revoker := registry.Registry{Backend: b.root, Keys: b.keys}, pool.Revoker{Backend: b.root, Keys: b.keys}
 		limit, retain := 1, 4*time.Second
 		if _, err := reg.Set(t.Context(), "db", pool.Change{Limit: &limit, Retain: &retain}); err != nil {
 			t.Fatal(err)
@@ -310,12 +311,12 @@ func TestAClaimThatEtcdDoesNotShowIsFreedByForce(t *testing.T) {
 		one := b.engine("one")
 		_, has := b.regranted(one)
 		has.Supervise(true)
-		if err := reg.RequestRevocation(t.Context(), "one", has.ID, has.Fence); err != nil {
+		if err := revoker.RequestRevocation(t.Context(), "one", has.ID, has.Fence); err != nil {
 			t.Fatal(err)
 		}
 		<-has.Context().Done()
 		one.Show(t.Context(), has.ID)
-		if _, err := reg.Revoke(t.Context(), has.ID, true); err != nil {
+		if _, err := revoker.Revoke(t.Context(), has.ID, true); err != nil {
 			t.Error(err)
 		}
 	})
@@ -327,7 +328,7 @@ func TestAReleaseByForceAsksTheHostWhoHasTheSlots(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		set := func(retain time.Duration) {
 			limit := 1
-			if _, err := (pool.Registry{Backend: b.root, Keys: b.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit, Retain: &retain}); err != nil {
+			if _, err := (registry.Registry{Backend: b.root, Keys: b.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit, Retain: &retain}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -338,7 +339,7 @@ func TestAReleaseByForceAsksTheHostWhoHasTheSlots(t *testing.T) {
 		set(0)
 		revoked := make(chan error, 1)
 		go func() {
-			_, err := (pool.Registry{Backend: b.root, Keys: b.keys}).Revoke(t.Context(), before, true)
+			_, err := (pool.Revoker{Backend: b.root, Keys: b.keys}).Revoke(t.Context(), before, true)
 			revoked <- err
 		}()
 		time.Sleep(500 * time.Millisecond)

@@ -442,7 +442,7 @@ func (c *core) impossible(e *entry) error {
 		case p.corrupt > 0:
 			return c.unreadable(p)
 		case !p.known():
-			return noSuchPool(n.Pool)
+			return NoSuchPool(n.Pool)
 		}
 	}
 	if e.deferred || e.req.Since != 0 {
@@ -450,7 +450,7 @@ func (c *core) impossible(e *entry) error {
 	}
 	for _, n := range e.needs {
 		p := c.view.pool(n.Pool)
-		if err := p.spec.exceeded(n); err != nil && !e.waited.before(p.limitSince) {
+		if err := p.spec.Exceeded(n); err != nil && !e.waited.before(p.limitSince) {
 			return err
 		}
 	}
@@ -460,7 +460,7 @@ func (c *core) impossible(e *entry) error {
 // exceeded refuses an entry that needs more slots of a pool than its limit.
 func (c *core) exceeded(e *entry) error {
 	for _, n := range e.needs {
-		if err := c.view.pool(n.Pool).spec.exceeded(n); err != nil {
+		if err := c.view.pool(n.Pool).spec.Exceeded(n); err != nil {
 			return err
 		}
 	}
@@ -472,25 +472,6 @@ func (c *core) exceeded(e *entry) error {
 func (v *view) exceedsAny(needs []Need) bool {
 	return slices.ContainsFunc(needs, func(n Need) bool { return v.pool(n.Pool).spec.exceedsLimit(n.N) })
 }
-
-// exceedsLimit reports whether so many slots are more than the limit. A closed pool has waiters for
-// any number.
-func (s Spec) exceedsLimit(n int) bool { return exceedsLimit(s.Limit, n) }
-
-func exceedsLimit(limit, n int) bool { return limit > 0 && n > limit }
-
-// exceeded refuses what a pool can never give while its limit is what it is.
-func (s Spec) exceeded(n Need) error {
-	if !s.exceedsLimit(n.N) {
-		return nil
-	}
-	err := problem.New(problem.ExceedsLimit, "pool '%s' can never grant %d slots: its limit is %d", n.Pool, n.N, s.Limit)
-	err.Field = poolField(n.Pool)
-	return err
-}
-
-// poolField is the field of what is asked of a pool.
-func poolField(name string) string { return "pools." + name }
 
 // unreadable names the key that keeps a pool from granting.
 func (c *core) unreadable(p *poolView) error {

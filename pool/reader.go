@@ -65,7 +65,7 @@ func (r *Reader) pool(name string, o own) (Detail, error) {
 	defer r.mu.Unlock()
 	p := r.view.pools[name]
 	if p == nil || !p.exists() {
-		return Detail{}, noPool(name)
+		return Detail{}, NoPool(name)
 	}
 	status := r.view.status(p)
 	status.Retained = o.retained[name]

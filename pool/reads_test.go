@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // counted counts what an engine reads and watches of the pools.
@@ -218,7 +219,7 @@ func TestAListShowsWhatTheInstanceHasDone(t *testing.T) {
 		}
 		// What a client knows of is shown as well.
 		limit := 7
-		put, err := (pool.Registry{Backend: b.root, Keys: b.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit})
+		put, err := (registry.Registry{Backend: b.root, Keys: b.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +269,7 @@ func TestAListShowsWhatHasBecomeOfTheInstancesClaims(t *testing.T) {
 		close(hold)
 		time.Sleep(time.Second)
 		want("later", []string{"b"}, nil)
-		if _, err := (pool.Registry{Backend: b.root, Keys: b.keys}).Revoke(t.Context(), "b", true); err != nil {
+		if _, err := (pool.Revoker{Backend: b.root, Keys: b.keys}).Revoke(t.Context(), "b", true); err != nil {
 			t.Fatal(err)
 		}
 		<-granted.Context().Done()
@@ -303,7 +304,7 @@ func TestAReconciliationKnowsWhatWasListed(t *testing.T) {
 
 func TestAPoolIsReadWithThePoolsOfItsClaims(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
-		reg := pool.Registry{Backend: b.root, Keys: b.keys}
+		reg := registry.Registry{Backend: b.root, Keys: b.keys}
 		for _, name := range []string{"alone", "db", "gpu", "other"} {
 			limit := 2
 			if _, err := reg.Set(t.Context(), name, pool.Change{Limit: &limit}); err != nil {

@@ -54,13 +54,13 @@ func TestARevocationOfAnIDThatTwoHostsHoldNeedsTheHost(t *testing.T) {
 	for _, force := range []bool{false, true} {
 		t.Run(fmt.Sprintf("force %v", force), func(t *testing.T) {
 			c, _, a, foreign := twice(t)
-			if _, err := c.reg.Revoke(c.ctx(), "a", force); problem.CodeOf(err) != problem.Invalid {
+			if _, err := c.revoker.Revoke(c.ctx(), "a", force); problem.CodeOf(err) != problem.Invalid {
 				t.Errorf("revoked by the id alone: %v", err)
 			}
-			if _, err := c.reg.Revoke(c.ctx(), "three/test/a", force); problem.CodeOf(err) != problem.ClaimNotFound {
+			if _, err := c.revoker.Revoke(c.ctx(), "three/test/a", force); problem.CodeOf(err) != problem.ClaimNotFound {
 				t.Errorf("revoked of a host that does not have it: %v", err)
 			}
-			r, err := c.reg.Revoke(c.ctx(), "one/test/a", force)
+			r, err := c.revoker.Revoke(c.ctx(), "one/test/a", force)
 			if want := (pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: a.Fence, Forced: force}); err != nil || r != want {
 				t.Errorf("revoked: %+v, %v, want %+v", r, err, want)
 			}

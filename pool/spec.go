@@ -1,16 +1,10 @@
 package pool
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
-
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -102,6 +96,25 @@ func (s Spec) Validate() error {
 	return nil
 }
 
+// exceedsLimit reports whether so many slots are more than the limit. A closed pool has waiters for
+// any number.
+func (s Spec) exceedsLimit(n int) bool { return exceedsLimit(s.Limit, n) }
+
+func exceedsLimit(limit, n int) bool { return limit > 0 && n > limit }
+
+// Exceeded refuses what a pool can never give while its limit is what it is.
+func (s Spec) Exceeded(n Need) error {
+	if !s.exceedsLimit(n.N) {
+		return nil
+	}
+	err := problem.New(problem.ExceedsLimit, "pool '%s' can never grant %d slots: its limit is %d", n.Pool, n.N, s.Limit)
+	err.Field = poolField(n.Pool)
+	return err
+}
+
+// poolField is the field of what is asked of a pool.
+func poolField(name string) string { return "pools." + name }
+
 // reserveNever is how [NeverReserve] is written, in etcd and everywhere else.
 const reserveNever = "-1"
 
@@ -181,10 +194,11 @@ type Change struct {
 // Validate refuses what no pool can be changed to. Whether the change fits the other settings of a
 // pool is known when it is carried out.
 func (ch Change) Validate() error {
-	return ch.apply(Spec{LeaseDuration: MaxLeaseDuration}).Validate()
+	return ch.Apply(Spec{LeaseDuration: MaxLeaseDuration}).Validate()
 }
 
-func (ch Change) apply(s Spec) Spec {
+// Apply returns the spec that a spec is changed to.
+func (ch Change) Apply(s Spec) Spec {
 	if ch.Limit != nil {
 		s.Limit = *ch.Limit
 	}
@@ -203,101 +217,11 @@ func (ch Change) apply(s Spec) Spec {
 	return s
 }
 
-// Registry changes the specs of pools. Each change compares the spec that it was
-// made from, so no two operators undo each other.
-type Registry struct {
-	Backend store.Backend
-	Keys    store.Keys
-}
-
 // Put is a change that was made.
 type Put struct {
 	Spec     Spec
 	Created  bool
 	Revision int64 // at which the change holds
-}
-
-// changing is what all this does, in words for errors.
-const changing = "the pool was not changed"
-
-// Set creates a pool or changes it. A new pool needs a limit. Its errors are
-// problems.
-func (r Registry) Set(ctx context.Context, name string, ch Change) (Put, error) {
-	return r.set(ctx, name, ch, true)
-}
-
-// Change changes a pool that exists; an unknown one is a PoolNotFound problem.
-func (r Registry) Change(ctx context.Context, name string, ch Change) (Put, error) {
-	return r.set(ctx, name, ch, false)
-}
-
-// set changes a pool, and may create it.
-func (r Registry) set(ctx context.Context, name string, ch Change, create bool) (Put, error) {
-	if err := ValidateName(name); err != nil {
-		return Put{}, err
-	}
-	if ch.Replace && ch.Limit == nil {
-		return Put{}, problem.Field("limit", "a pool needs a limit")
-	}
-	return store.Change(ctx, changing, func(ctx context.Context) (Put, error) {
-		old, groups, since, rev, err := r.read(ctx, name)
-		if err != nil {
-			return Put{}, err
-		}
-		created := rev == 0
-		switch {
-		case created && !create:
-			return Put{}, store.Stop(noPool(name))
-		case created && ch.Limit == nil:
-			return Put{}, store.Stop(problem.Field("limit", "pool '%s' does not exist yet, and a new pool needs a limit", name))
-		case created:
-			old = DefaultSpecOf(name)
-		}
-		base := old
-		if ch.Replace {
-			base = DefaultSpecOf(name)
-		}
-		spec := ch.apply(base)
-		if err := spec.Validate(); err != nil {
-			return Put{}, store.Stop(err)
-		}
-		if err := ch.If.Check(rev); err != nil {
-			return Put{}, err
-		}
-		if !created && spec == old {
-			return Put{Spec: spec, Revision: rev}, nil
-		}
-		switch {
-		case created:
-			groups, since = layoutOf(spec.Limit), 0
-		case spec.Limit != old.Limit:
-			groups, since = groups.change(spec.Limit), 0
-		}
-		key := r.Keys.Spec(name)
-		at, err := store.Commit(ctx, r.Backend,
-			[]*pb.Compare{store.ModEquals(key, rev)}, store.Put(key, encodeSpec(spec, groups, since), 0))
-		return Put{Spec: spec, Created: created, Revision: at}, err
-	})
-}
-
-// Check refuses slots that can't be granted with the present specs: of a pool that does
-// not exist, or more than its limit. Its errors are problems.
-func (r Registry) Check(ctx context.Context, slots map[string]int) error {
-	for _, n := range needsOf(slots) {
-		spec, _, _, rev, err := r.read(ctx, n.Pool)
-		switch {
-		case err != nil:
-			return store.Problem("the pools could not be read", err)
-		case rev == 0:
-			err := noSuchPool(n.Pool)
-			err.Field = poolField(n.Pool)
-			return err
-		}
-		if err := spec.exceeded(n); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // OtherLimitError is that a pool has another limit than the one that was declared.
@@ -308,173 +232,4 @@ type OtherLimitError struct {
 
 func (e *OtherLimitError) Error() string {
 	return fmt.Sprintf("pool '%s' has the limit %d, not %d", e.Pool, e.Limit, e.Declared)
-}
-
-// Declare returns what makes a pool have a limit: the condition that it is as it was read,
-// and if there is none the operation that creates it. If it has another limit, that is an
-// [*OtherLimitError].
-func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Compare, *pb.RequestOp, error) {
-	old, _, _, rev, err := r.read(ctx, name)
-	switch {
-	case err != nil:
-		return nil, nil, err
-	case rev != 0 && old.Limit != limit:
-		return nil, nil, &OtherLimitError{name, limit, old.Limit}
-	}
-	key := r.Keys.Spec(name)
-	same := store.ModEquals(key, rev)
-	if rev != 0 {
-		return same, nil, nil
-	}
-	spec := DefaultSpecOf(name)
-	spec.Limit = limit
-	if err := spec.Validate(); err != nil {
-		return nil, nil, err
-	}
-	return same, store.Put(key, encodeSpec(spec, layoutOf(limit), 0), 0), nil
-}
-
-// Delete deletes a pool's spec. Its holders keep their slots until they release
-// them; its waiters are refused. An unknown pool is a PoolNotFound problem. The revision of
-// the spec must satisfy the condition.
-func (r Registry) Delete(ctx context.Context, name string, condition store.Condition) (revision int64, err error) {
-	if err := ValidateName(name); err != nil {
-		return 0, err
-	}
-	put, err := store.Change(ctx, changing, func(ctx context.Context) (Put, error) {
-		key := r.Keys.Spec(name)
-		resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
-		if err != nil {
-			return Put{}, err
-		}
-		if len(resp.Kvs) == 0 {
-			return Put{}, store.Stop(noPool(name))
-		}
-		if err := condition.Check(resp.Kvs[0].ModRevision); err != nil {
-			return Put{}, err
-		}
-		at, err := store.Commit(ctx, r.Backend,
-			[]*pb.Compare{store.ModEquals(key, resp.Kvs[0].ModRevision)}, store.Delete(key))
-		return Put{Revision: at}, err
-	})
-	return put.Revision, err
-}
-
-func noPool(name string) error {
-	return problem.New(problem.PoolNotFound, "%w", &missing{name})
-}
-
-// read returns a spec with its layout, the revision since which its limit holds and its own
-// revision, 0 if there is none.
-func (r Registry) read(ctx context.Context, name string) (s Spec, l layout, since, rev int64, err error) {
-	return r.readAt(ctx, name, 0)
-}
-
-// retained reports whether slots that were taken at a revision may have been granted again without a
-// write. The spec at that revision tells, because slots are granted so only under the spec that they
-// were taken under. If that is compacted, any later spec may be another one.
-func (r Registry) retained(ctx context.Context, name string, at int64) bool {
-	s, _, _, _, err := r.readAt(ctx, name, at)
-	if errors.Is(err, store.ErrCompacted) {
-		var rev int64
-		if s, _, _, rev, err = r.readAt(ctx, name, 0); rev == 0 || rev > at {
-			return true
-		}
-	}
-	return err != nil || s.Retain > 0
-}
-
-// readAt returns a spec as it was at a revision, or as it is if that is 0.
-func (r Registry) readAt(ctx context.Context, name string, at int64) (s Spec, l layout, since, rev int64, err error) {
-	key := r.Keys.Spec(name)
-	resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key), Revision: at})
-	if err != nil || len(resp.Kvs) == 0 {
-		return Spec{}, layout{}, 0, 0, err
-	}
-	kv := resp.Kvs[0]
-	s, l, since, err = decodeSpec(key, kv.Value, kv.ModRevision)
-	if err != nil {
-		return Spec{}, layout{}, 0, 0, store.Stop(problem.New(problem.CorruptValue, "%w", err))
-	}
-	return s, l, since, kv.ModRevision, nil
-}
-
-const (
-	// specTimeout bounds reading whether there is a pool, and specPause is for how long it is
-	// not read again after a failure.
-	specTimeout = 200 * time.Millisecond
-	specPause   = time.Second
-	// maxSpecs bounds the pools that are remembered.
-	maxSpecs = 1000
-)
-
-// specs knows which pools there are, as of the last second.
-type specs struct {
-	flights singleflight.Group
-
-	mu     sync.Mutex // guards what follows
-	known  map[string]knownSpec
-	failed time.Time // the last read that failed
-}
-
-// knownSpec is whether there was a pool at some time.
-type knownSpec struct {
-	exists bool
-	at     time.Time
-}
-
-// of returns what is known of a pool, and whether it is to be used without reading it.
-func (s *specs) of(name string) (exists, use bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k, ok := s.known[name]
-	return k.exists || !ok, ok && time.Since(k.at) < shareFor || time.Since(s.failed) < specPause
-}
-
-func (s *specs) note(name string, k knownSpec) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.known == nil || len(s.known) >= maxSpecs {
-		s.known = map[string]knownSpec{}
-	}
-	s.known[name] = k
-}
-
-// fail notes that a pool could not be read.
-func (s *specs) fail() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failed = time.Now()
-}
-
-// forget has every pool read again.
-func (s *specs) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.known)
-}
-
-// HasPool reports whether there is a pool of that name, as it was at most a second ago. While
-// etcd does not answer it is what is known of it, and true if nothing is: a claim finds out.
-func (e *Engine) HasPool(name string) bool {
-	exists, use := e.specs.of(name)
-	if use {
-		return exists
-	}
-	seen, _, _ := e.specs.flights.Do(name, func() (any, error) { return e.readSpec(name, exists), nil })
-	return seen.(bool)
-}
-
-// readSpec reads whether there is a pool, and otherwise returns what is known.
-func (e *Engine) readSpec(name string, known bool) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), specTimeout)
-	defer cancel()
-	at := time.Now()
-	resp, err := e.cfg.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(e.cfg.Keys.Spec(name)), CountOnly: true})
-	if err != nil {
-		e.specs.fail()
-		return known
-	}
-	e.specs.note(name, knownSpec{exists: resp.Count > 0, at: at})
-	return resp.Count > 0
 }

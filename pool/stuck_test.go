@@ -41,7 +41,7 @@ func TestKeysOnALeaseThatEtcdDoesNotHaveAreStuck(t *testing.T) {
 	if err := b.Revoke(t.Context(), ids[2]); err != nil { // it has ended, and its key with it
 		t.Fatal(err)
 	}
-	found, err := Registry{Backend: leaseless{b, ids[1]}, Keys: keys}.Stuck(t.Context(), ids)
+	found, err := Stuck(t.Context(), leaseless{b, ids[1]}, keys, ids)
 	if err != nil || len(found) != 1 || found[0].Key != keys.Slot("db", 1, 0) || !strings.Contains(found[0].Problem, "would never end") {
 		t.Errorf("stuck are %v, %v", found, err)
 	}

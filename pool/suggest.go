@@ -15,6 +15,16 @@ type missing struct{ name string }
 // Error names the pool.
 func (m *missing) Error() string { return fmt.Sprintf("there is no pool %q", m.name) }
 
+// NoPool is the problem that there is no pool of a name.
+func NoPool(name string) *problem.Error {
+	return problem.New(problem.PoolNotFound, "%w", &missing{name})
+}
+
+// NoSuchPool is [NoPool] for a claim, and says how to create the pool.
+func NoSuchPool(name string) *problem.Error {
+	return problem.New(problem.PoolNotFound, "%w: create it with 'berth pools set %s LIMIT'", &missing{name}, name)
+}
+
 // Suggest returns an error with the name of the pool that was probably meant, if it says that there is no pool of
 // some name. The function names returns the names to choose from.
 func Suggest(err error, names func() []string) error {

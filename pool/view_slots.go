@@ -445,11 +445,11 @@ func (v *view) lists(n *notice, cv *claimView) bool {
 
 // Stuck returns the keys on some leases that nothing would ever delete, because etcd does
 // not have the lease.
-func (r Registry) Stuck(ctx context.Context, ids []store.LeaseID) ([]Violation, error) {
+func Stuck(ctx context.Context, b store.Backend, keys store.Keys, ids []store.LeaseID) ([]Violation, error) {
 	// The leases are read before the keys: the keys of a lease that has ended are deleted.
 	gone := map[store.LeaseID]bool{}
 	for _, id := range ids {
-		_, err := r.Backend.TimeToLive(ctx, id)
+		_, err := b.TimeToLive(ctx, id)
 		if err != nil && !errors.Is(err, store.ErrLeaseNotFound) {
 			return nil, store.Problem("the leases could not be read", err)
 		}
@@ -458,7 +458,7 @@ func (r Registry) Stuck(ctx context.Context, ids []store.LeaseID) ([]Violation, 
 	if len(gone) == 0 {
 		return nil, nil
 	}
-	all, err := Read(ctx, r.Backend, r.Keys)
+	all, err := Read(ctx, b, keys)
 	if err != nil {
 		return nil, store.Problem("the pools could not be read", err)
 	}

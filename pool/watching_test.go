@@ -99,7 +99,7 @@ func TestEventsTellTheStoryOfClaims(t *testing.T) {
 	b := c.wait(one, "b", db(1))
 	c.release(one, a)
 	held := b.got()
-	if _, err := c.reg.Revoke(c.ctx(), "b", false); err != nil {
+	if _, err := c.revoker.Revoke(c.ctx(), "b", false); err != nil {
 		t.Fatal(err)
 	}
 	<-held.Context().Done()

@@ -316,12 +316,13 @@ func perform(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // of berth.
 type operator struct {
 	inspect.Operator
-	pools pool.Registry
+	backend store.Backend
+	keys    store.Keys
 }
 
 // read reads all pools at one revision.
 func (o *operator) read(ctx context.Context) (*pool.Reader, error) {
-	r, err := pool.Read(ctx, o.pools.Backend, o.pools.Keys)
+	r, err := pool.Read(ctx, o.backend, o.keys)
 	if err != nil {
 		return nil, store.Problem("the pools could not be read", err)
 	}
@@ -359,7 +360,7 @@ func (r *request) connect(do func() error) error {
 	runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention).Bound(s.MaxRunEvents)}
 	r.operator = &operator{
 		inspect.NewOperator(inspect.NewSnapshot(runs), audit.OnEtcd(backend, hostName(s))),
-		pool.Registry{Backend: backend, Keys: keys},
+		backend, keys,
 	}
 	way{r: r}.say("etcd at " + s.EtcdAt())
 	return pool.Suggest(do(), func() []string {

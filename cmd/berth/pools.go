@@ -445,7 +445,7 @@ func orphanedOf(r *request, holders []pool.HolderStatus, waiters []pool.WaiterSt
 		}
 	}
 	slices.Sort(ended)
-	stuck, err := r.pools.Stuck(r.ctx(), slices.Compact(ended))
+	stuck, err := pool.Stuck(r.ctx(), r.backend, r.keys, slices.Compact(ended))
 	return all, stuck, err
 }
 

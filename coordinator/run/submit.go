@@ -10,7 +10,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // Submit puts a run into the queue. A repeated submission with the same id and spec returns
@@ -68,7 +68,7 @@ var errExists = errors.New("the same run exists")
 // CheckPools returns a problem if the pools can never grant the slots of a new run. If the
 // same run exists, it is returned instead: the pools have changed since.
 func (s Store) CheckPools(ctx context.Context, id string, spec Spec, slots map[string]int) (*Run, error) {
-	refused := pool.Registry{Backend: s.Backend, Keys: s.Keys}.Check(ctx, slots)
+	refused := registry.Registry{Backend: s.Backend, Keys: s.Keys}.Check(ctx, slots)
 	if refused == nil {
 		return nil, nil
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 const (
@@ -95,7 +95,7 @@ func (s Store) retry(ctx context.Context, runs run.Store, id string, t *retrial)
 			if v.graph == nil {
 				return store.Extra{}, nil
 			}
-			return v.graph.declare(ctx, pool.Registry{Backend: s.Backend, Keys: s.Keys}, true)
+			return v.graph.declare(ctx, registry.Registry{Backend: s.Backend, Keys: s.Keys}, true)
 		})
 		if err != nil {
 			return nil, store.Stop(err)

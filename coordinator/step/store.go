@@ -15,7 +15,7 @@ import (
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // Store reads and changes step instances. Its errors are problems, unless stated otherwise.
@@ -136,7 +136,7 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 	if there, err := runs.CheckPools(ctx, id, spec, g.slots()); there != nil || err != nil {
 		return there, false, g.ofStep(err)
 	}
-	pools := pool.Registry{Backend: s.Backend, Keys: s.Keys}
+	pools := registry.Registry{Backend: s.Backend, Keys: s.Keys}
 	r, fresh, err := runs.Begin(ctx, id, spec, run.Size(&spec, work, spec.Steps, g.attempts()), func(ctx context.Context) (store.Extra, error) {
 		if err := g.checkAhead(runs, &spec); err != nil {
 			return store.Extra{}, err

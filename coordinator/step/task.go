@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // maxDeclared bounds the tasks of a run with a declared limit: their pools are created in one
@@ -118,7 +119,7 @@ func (g *Graph) checkDeclared() error {
 // keep those that earlier runs have created from being deleted with their last use. A pool with
 // another limit is a problem that names both, unless the run is retried: its limits were
 // declared before that of the pool.
-func (g *Graph) declare(ctx context.Context, pools pool.Registry, retried bool) (x store.Extra, err error) {
+func (g *Graph) declare(ctx context.Context, pools registry.Registry, retried bool) (x store.Extra, err error) {
 	var done []string
 	for i := range g.shapes {
 		s := &g.shapes[i]
@@ -148,7 +149,7 @@ func (g *Graph) declare(ctx context.Context, pools pool.Registry, retried bool) 
 
 // declareLimit returns the condition that the pool of a step's task is as it was read, and the
 // operation that creates it if there is none.
-func declareLimit(ctx context.Context, pools pool.Registry, s *Shape, retried bool) (*pb.Compare, *pb.RequestOp, error) {
+func declareLimit(ctx context.Context, pools registry.Registry, s *Shape, retried bool) (*pb.Compare, *pb.RequestOp, error) {
 	same, op, err := pools.Declare(ctx, TaskPool(s.Task), *s.TaskLimit)
 	var other *pool.OtherLimitError
 	if !errors.As(err, &other) {
@@ -194,7 +195,7 @@ func decodeDeclared(keys store.Keys, kv *mvccpb.KeyValue) (*declared, error) {
 }
 
 // readDeclared returns a task whose pool was created by a run, or nil.
-func readDeclared(ctx context.Context, pools pool.Registry, task string) (*declared, error) {
+func readDeclared(ctx context.Context, pools registry.Registry, task string) (*declared, error) {
 	resp, err := pools.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(pools.Keys.Task(task))})
 	if err != nil || len(resp.Kvs) == 0 {
 		return nil, err

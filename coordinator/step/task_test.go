@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // ofTask is a step of a task with a limit; below -1 it declares none.
@@ -84,7 +85,7 @@ func TestATaskThatDeclaresItsLimitHasItsPoolCreatedOrChecked(t *testing.T) {
 		}
 		// The operator's word is the last, and what was submitted before is found again.
 		five := 5
-		if _, err := (pool.Registry{Backend: s.Backend, Keys: s.Keys}).Set(t.Context(), "task.resize", pool.Change{Limit: &five}); err != nil {
+		if _, err := (registry.Registry{Backend: s.Backend, Keys: s.Keys}).Set(t.Context(), "task.resize", pool.Change{Limit: &five}); err != nil {
 			t.Fatal(err)
 		}
 		if created, err := s.try("first", ofTask("a", "resize", 4), ofTask("b", "resize", 4), ofTask("c", "mail", 0), ofTask("d", "free", -2)); err != nil || created {

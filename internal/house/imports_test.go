@@ -98,6 +98,10 @@ var layers = []layer{
 		"pool asks for leases through its own two-method interface: it can be tested and read without lease",
 	},
 	{
+		"pool/registry", []string{"internal/store", "pool"},
+		"specs are changed without the claims that depend on them",
+	},
+	{
 		"lease", []string{"internal/store"},
 		"a lease does not know what hangs on it: it can be tested and read without pool",
 	},
@@ -106,7 +110,7 @@ var layers = []layer{
 		"a journal keeps names and values, and does not know what they are",
 	},
 	{
-		"internal/instance", []string{"internal/audit", "internal/proc", "internal/trace", "pool", "pool/journal", "lease", "internal/store"},
+		"internal/instance", []string{"internal/audit", "internal/proc", "internal/trace", "pool", "pool/registry", "pool/journal", "lease", "internal/store"},
 		"an instance joins pool and lease, for the Go API and for berth's own processes",
 	},
 	{
@@ -122,11 +126,11 @@ var layers = []layer{
 		"an election needs the presence lease of a process, and does not know what its leader does",
 	},
 	{
-		"coordinator/run", []string{"internal/election", "pool", "internal/store"},
+		"coordinator/run", []string{"internal/election", "pool", "pool/registry", "internal/store"},
 		"records of runs are shared by the coordinator, the workers and the API",
 	},
 	{
-		"coordinator/step", []string{"coordinator/run", "internal/strict", "pool", "internal/store"},
+		"coordinator/step", []string{"coordinator/run", "internal/strict", "pool", "pool/registry", "internal/store"},
 		"steps are records of runs, which several packages plan and run",
 	},
 	{
@@ -138,7 +142,7 @@ var layers = []layer{
 		"every caller of an operator's verb records it, the Go API too",
 	},
 	{
-		"internal/inspect", []string{"internal/audit", "coordinator/run", "coordinator/step", "pool", "lease", "internal/store"},
+		"internal/inspect", []string{"internal/audit", "coordinator/run", "coordinator/step", "pool", "pool/registry", "lease", "internal/store"},
 		"the read model reads records and the state of the pools, and does not know who shows them",
 	},
 	{

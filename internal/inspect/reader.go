@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // Reader reads the state of berth. Its parts are read one after another, so what it
@@ -117,7 +118,9 @@ func (s Snapshot) LeaseEnds(ctx context.Context, ids []store.LeaseID) (map[store
 	return lease.Ends(ctx, s.Backend, ids)
 }
 
-func (s Snapshot) registry() pool.Registry { return pool.Registry{Backend: s.Backend, Keys: s.Keys} }
+func (s Snapshot) registry() registry.Registry {
+	return registry.Registry{Backend: s.Backend, Keys: s.Keys}
+}
 
 // SetPool implements [Source].
 func (s Snapshot) SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error) {
@@ -137,7 +140,7 @@ func (s Snapshot) DeletePool(ctx context.Context, name string, condition store.C
 
 // Revoke implements [Source].
 func (s Snapshot) Revoke(ctx context.Context, claim string, force bool, may ...pool.May) (pool.Revocation, error) {
-	return s.registry().Revoke(ctx, claim, force, may...)
+	return pool.Revoker{Backend: s.Backend, Keys: s.Keys}.Revoke(ctx, claim, force, may...)
 }
 
 // NewReader returns a [Reader] of a source. Logger logs the actions of operators; it may be

@@ -7,6 +7,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // Admin reads and changes pools and revokes claims for an operator. It is not an
@@ -14,7 +15,7 @@ import (
 type Admin struct {
 	backend  *store.Client
 	keys     store.Keys
-	registry pool.Registry
+	registry registry.Registry
 }
 
 // Connect connects to etcd for an operator. It uses the options for etcd and for
@@ -31,7 +32,7 @@ func Connect(ctx context.Context, o Options) (*Admin, error) {
 		return nil, err
 	}
 	keys := store.NewKeys(o.Prefix)
-	return &Admin{backend: backend, keys: keys, registry: pool.Registry{Backend: backend, Keys: keys}}, nil
+	return &Admin{backend: backend, keys: keys, registry: registry.Registry{Backend: backend, Keys: keys}}, nil
 }
 
 // Close closes the connections.
@@ -60,9 +61,9 @@ func (a *Admin) DeletePool(ctx context.Context, name string, condition store.Con
 	return err
 }
 
-// Revoke revokes a claim of any host: see [pool.Registry.Revoke].
+// Revoke revokes a claim of any host: see [pool.Revoker.Revoke].
 func (a *Admin) Revoke(ctx context.Context, id string, force bool, may ...pool.May) (pool.Revocation, error) {
-	return a.registry.Revoke(ctx, id, force, may...)
+	return pool.Revoker{Backend: a.backend, Keys: a.keys}.Revoke(ctx, id, force, may...)
 }
 
 // LeaseEnds returns how long leases live unless they are renewed: see

@@ -42,6 +42,7 @@ import (
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/journal"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // Defaults of [Options].
@@ -165,7 +166,7 @@ type Client struct {
 	waiters      *lease.Keeper // renews the leases of waiters
 	presence     *lease.Presence
 	engine       *pool.Engine
-	registry     pool.Registry
+	registry     registry.Registry
 	reservations reservations
 	metrics      *registrations // nil without a Registerer
 
@@ -216,7 +217,7 @@ func (c *Client) connect(ctx context.Context) (err error) {
 		return err
 	}
 	c.identity = by.Identity
-	c.registry = pool.Registry{Backend: c.backend, Keys: c.keys}
+	c.registry = registry.Registry{Backend: c.backend, Keys: c.keys}
 	if o := c.opts; o.StateDir != "" {
 		c.state, err = lease.OpenState(filepath.Join(o.StateDir, o.Instance))
 	}

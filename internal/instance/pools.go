@@ -92,10 +92,10 @@ func (c *Client) Reconcile(ctx context.Context) error { return c.engine.Reconcil
 // Show has etcd show a claim that this client holds: see [pool.Engine.Show].
 func (c *Client) Show(ctx context.Context, id string) { c.engine.Show(ctx, id) }
 
-// Revoke revokes a claim of any host: see [pool.Registry.Revoke].
+// Revoke revokes a claim of any host: see [pool.Revoker.Revoke].
 func (c *Client) Revoke(ctx context.Context, id string, force bool, may ...pool.May) (pool.Revocation, error) {
 	c.Show(ctx, id)
-	return c.registry.Revoke(ctx, id, force, may...)
+	return pool.Revoker{Backend: c.backend, Keys: c.keys}.Revoke(ctx, id, force, may...)
 }
 
 // Subscribe returns the events of this client's claims from now on: see

@@ -286,7 +286,7 @@ func TestAProcessThatCannotBeSeenKeepsItsSlots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := pool.Registry{}
+	admin := pool.Revoker{}
 	admin.Backend, admin.Keys = d.client.Store()
 	if _, err := admin.Revoke(t.Context(), "forced", true); err != nil {
 		t.Fatal(err)

@@ -185,8 +185,8 @@ func requestRevocation(ctx context.Context, s *Session, id string, fence store.F
 		return "", err
 	}
 	host := w.Fenced(fence).Host
-	pools := pool.Registry{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
-	if err := pools.RequestRevocation(ctx, host, id, fence); err != nil {
+	revoker := pool.Revoker{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
+	if err := revoker.RequestRevocation(ctx, host, id, fence); err != nil {
 		return "", err
 	}
 	if untilGone(ctx, s, id, fence) {
@@ -198,7 +198,7 @@ func requestRevocation(ctx context.Context, s *Session, id string, fence store.F
 
 // freeByForce frees a claim's slots at once.
 func freeByForce(ctx context.Context, s *Session, id string, fence store.Fence) (string, error) {
-	pools := pool.Registry{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
+	revoker := pool.Revoker{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
 	s.Client.Show(ctx, id)
 	now, err := pool.Read(ctx, s.Runs.Backend, s.Runs.Keys)
 	if err != nil {
@@ -210,7 +210,7 @@ func freeByForce(ctx context.Context, s *Session, id string, fence store.Fence) 
 	}
 	var done pool.Revocation
 	if err == nil {
-		done, err = pools.Free(ctx, now, id, fence)
+		done, err = revoker.Free(ctx, now, id, fence)
 	}
 	if err != nil {
 		return "", err

@@ -19,6 +19,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
 )
@@ -316,7 +317,7 @@ func TestNobodyActsWithoutTheRight(t *testing.T) {
 func TestActionsAreThoseOfWhoHasSignedIn(t *testing.T) {
 	d := newRunSite(t, withToken)
 	limit := 3
-	if _, err := (pool.Registry{Backend: d.store.Backend, Keys: d.store.Keys}).Set(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
+	if _, err := (registry.Registry{Backend: d.store.Backend, Keys: d.store.Keys}).Set(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
 		t.Fatal(err)
 	}
 	form := url.Values{"pool": {"db"}}

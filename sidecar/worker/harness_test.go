@@ -24,6 +24,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // within bounds each wait of a test.
@@ -87,7 +88,7 @@ func (y *yard) submit(id string, specs ...step.Spec) {
 
 func (y *yard) pool(name string, limit int) {
 	y.t.Helper()
-	if _, err := (pool.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Set(y.t.Context(), name, pool.Change{Limit: &limit}); err != nil {
+	if _, err := (registry.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Set(y.t.Context(), name, pool.Change{Limit: &limit}); err != nil {
 		y.t.Fatal(err)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // do has the loop do something and waits for it.
@@ -239,7 +240,7 @@ func TestThePauseOfAClassIsForgottenOnceItIsHad(t *testing.T) {
 	y.pool("db", 0)
 	y.submit("r", fan("m", 1, 0, from("db", 1), others))
 	eventually(t, "published", func() bool { return y.status("r/m/000000") == step.Scheduled })
-	if _, err := (pool.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Delete(t.Context(), "db", nil); err != nil {
+	if _, err := (registry.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Delete(t.Context(), "db", nil); err != nil {
 		t.Fatal(err)
 	}
 	w := y.worker("a", "", 1, s)
@@ -343,7 +344,7 @@ func TestARestartAfterATaskGotALimitStopsNothing(t *testing.T) {
 	first := y.worker("a", dir, 1, s)
 	y.submit("r", fan("m", 1, 0, ofTask("t"), others))
 	s.runs(t, "r/m/000000")
-	pools := pool.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}
+	pools := registry.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}
 	one := 1
 	if _, err := pools.Set(t.Context(), step.TaskPool("t"), pool.Change{Limit: &one}); err != nil {
 		t.Fatal(err)

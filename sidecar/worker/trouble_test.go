@@ -14,7 +14,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // faulty is a backend with hooks.
@@ -190,7 +190,7 @@ func TestADeletedPoolHoldsUpNoOther(t *testing.T) {
 	y.pool("free", 5)
 	y.submit("one", fan("m", 4, 0, func(s *step.Spec) { s.Pools = map[string]int{"gone": 1} }))
 	eventually(t, "published", func() bool { return y.status("one/m/000003") == step.Scheduled })
-	if _, err := (pool.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Delete(t.Context(), "gone", nil); err != nil {
+	if _, err := (registry.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Delete(t.Context(), "gone", nil); err != nil {
 		t.Fatal(err)
 	}
 	w := y.worker("a", "", 2, s)

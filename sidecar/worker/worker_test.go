@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 var succeeded = step.Outcome{Status: step.Succeeded}
@@ -246,7 +247,7 @@ func TestATasksLimit(t *testing.T) {
 	eventually(t, "one runs", func() bool { return len(s.running()) == 1 })
 	y.pool(step.TaskPool("resize"), 3)
 	eventually(t, "three run", func() bool { return len(s.running()) == 3 })
-	if _, err := (pool.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Delete(t.Context(), step.TaskPool("resize"), nil); err != nil {
+	if _, err := (registry.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Delete(t.Context(), step.TaskPool("resize"), nil); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "all run", func() bool { return len(s.running()) == 6 })

@@ -1,0 +1,2 @@
+// Package registry reads and changes the specs of pools in etcd.
+package registry

@@ -1,0 +1,161 @@
+package registry
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+)
+
+// Registry changes the specs of pools. Each change compares the spec that it was
+// made from, so no two operators undo each other.
+type Registry struct {
+	Backend store.Backend
+	Keys    store.Keys
+}
+
+// changing is what all this does, in words for errors.
+const changing = "the pool was not changed"
+
+// Set creates a pool or changes it. A new pool needs a limit. Its errors are
+// problems.
+func (r Registry) Set(ctx context.Context, name string, ch pool.Change) (pool.Put, error) {
+	return r.set(ctx, name, ch, true)
+}
+
+// Change changes a pool that exists; an unknown one is a PoolNotFound problem.
+func (r Registry) Change(ctx context.Context, name string, ch pool.Change) (pool.Put, error) {
+	return r.set(ctx, name, ch, false)
+}
+
+// set changes a pool, and may create it.
+func (r Registry) set(ctx context.Context, name string, ch pool.Change, create bool) (pool.Put, error) {
+	if err := pool.ValidateName(name); err != nil {
+		return pool.Put{}, err
+	}
+	if ch.Replace && ch.Limit == nil {
+		return pool.Put{}, problem.Field("limit", "a pool needs a limit")
+	}
+	return store.Change(ctx, changing, func(ctx context.Context) (pool.Put, error) {
+		stored, rev, err := r.read(ctx, name)
+		if err != nil {
+			return pool.Put{}, err
+		}
+		created, old := rev == 0, stored.Spec
+		switch {
+		case created && !create:
+			return pool.Put{}, store.Stop(pool.NoPool(name))
+		case created && ch.Limit == nil:
+			return pool.Put{}, store.Stop(problem.Field("limit", "pool '%s' does not exist yet, and a new pool needs a limit", name))
+		case created:
+			old = pool.DefaultSpecOf(name)
+		}
+		base := old
+		if ch.Replace {
+			base = pool.DefaultSpecOf(name)
+		}
+		spec := ch.Apply(base)
+		if err := spec.Validate(); err != nil {
+			return pool.Put{}, store.Stop(err)
+		}
+		if err := ch.If.Check(rev); err != nil {
+			return pool.Put{}, err
+		}
+		if !created && spec == old {
+			return pool.Put{Spec: spec, Revision: rev}, nil
+		}
+		key := r.Keys.Spec(name)
+		at, err := store.Commit(ctx, r.Backend,
+			[]*pb.Compare{store.ModEquals(key, rev)}, store.Put(key, stored.Encode(spec), 0))
+		return pool.Put{Spec: spec, Created: created, Revision: at}, err
+	})
+}
+
+// Check refuses slots that can't be granted with the present specs: of a pool that does
+// not exist, or more than its limit. Its errors are problems.
+func (r Registry) Check(ctx context.Context, slots map[string]int) error {
+	for _, name := range slices.Sorted(maps.Keys(slots)) {
+		spec, rev, err := r.read(ctx, name)
+		switch {
+		case err != nil:
+			return store.Problem("the pools could not be read", err)
+		case rev == 0:
+			err := pool.NoSuchPool(name)
+			err.Field = "pools." + name
+			return err
+		}
+		if err := spec.Exceeded(pool.Need{Pool: name, N: slots[name]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Declare returns what makes a pool have a limit: the condition that it is as it was read,
+// and if there is none the operation that creates it. If it has another limit, that is an
+// [*pool.OtherLimitError].
+func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Compare, *pb.RequestOp, error) {
+	stored, rev, err := r.read(ctx, name)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case rev != 0 && stored.Limit != limit:
+		return nil, nil, &pool.OtherLimitError{Pool: name, Declared: limit, Limit: stored.Limit}
+	}
+	key := r.Keys.Spec(name)
+	same := store.ModEquals(key, rev)
+	if rev != 0 {
+		return same, nil, nil
+	}
+	spec := pool.DefaultSpecOf(name)
+	spec.Limit = limit
+	if err := spec.Validate(); err != nil {
+		return nil, nil, err
+	}
+	return same, store.Put(key, stored.Encode(spec), 0), nil
+}
+
+// Delete deletes a pool's spec. Its holders keep their slots until they release
+// them; its waiters are refused. An unknown pool is a PoolNotFound problem. The revision of
+// the spec must satisfy the condition.
+func (r Registry) Delete(ctx context.Context, name string, condition store.Condition) (revision int64, err error) {
+	if err := pool.ValidateName(name); err != nil {
+		return 0, err
+	}
+	put, err := store.Change(ctx, changing, func(ctx context.Context) (pool.Put, error) {
+		key := r.Keys.Spec(name)
+		resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
+		if err != nil {
+			return pool.Put{}, err
+		}
+		if len(resp.Kvs) == 0 {
+			return pool.Put{}, store.Stop(pool.NoPool(name))
+		}
+		if err := condition.Check(resp.Kvs[0].ModRevision); err != nil {
+			return pool.Put{}, err
+		}
+		at, err := store.Commit(ctx, r.Backend,
+			[]*pb.Compare{store.ModEquals(key, resp.Kvs[0].ModRevision)}, store.Delete(key))
+		return pool.Put{Revision: at}, err
+	})
+	return put.Revision, err
+}
+
+// read returns a spec and its revision, 0 if there is none.
+func (r Registry) read(ctx context.Context, name string) (s pool.StoredSpec, revision int64, err error) {
+	key := r.Keys.Spec(name)
+	resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
+	if err != nil || len(resp.Kvs) == 0 {
+		return pool.StoredSpec{}, 0, err
+	}
+	kv := resp.Kvs[0]
+	if s, err = pool.DecodeSpec(key, kv.Value, kv.ModRevision); err != nil {
+		return pool.StoredSpec{}, 0, store.Stop(problem.New(problem.CorruptValue, "%w", err))
+	}
+	return s, kv.ModRevision, nil
+}
