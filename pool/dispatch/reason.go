@@ -1,0 +1,132 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// reason is why an instance takes the role.
+type reason int
+
+const (
+	noReason  reason = iota
+	vacant           // nobody dispatches
+	named            // the one that ends names it
+	outranked        // its kind goes before that of the dispatcher
+	orphaned         // it has its name, and is not known to it
+	silent           // the dispatcher shows no sign of life
+)
+
+// claim is why and when an instance takes the role.
+type claim struct {
+	why reason
+	due time.Duration
+}
+
+// ranks orders the kinds of processes: one takes the role from those of lower ranks.
+var ranks = map[wire.Kind]int{wire.Command: 0, wire.Service: 1, wire.Server: 2, wire.Coordinator: 3}
+
+// rank is the kind in which the instance dispatches. A coordinator that does not lead ranks as a server.
+func (s *Succession) rank() wire.Kind {
+	if s.kind == wire.Coordinator && !s.own.Leads {
+		return wire.Server
+	}
+	return s.kind
+}
+
+// claim returns why the instance takes the role that it has seen, and when.
+func (s *Succession) claim(wall time.Time) claim {
+	needs := s.own.Demands || s.own.Leads
+	switch from, empty := s.sight.vacant(); {
+	case s.sight.is(s.host, s.instance):
+		return claim{orphaned, s.seized + seizeAgain}
+	case empty && s.isNamed() && s.own.Demands:
+		return claim{named, 0}
+	case empty && s.own.Leads:
+		return claim{vacant, 0}
+	case empty && needs:
+		return claim{vacant, max(from, s.since) + pauseOf(s.kind, s.hash)}
+	case empty, s.sight.state == unseen, s.probation.serving:
+		return claim{}
+	case s.outranks():
+		return claim{outranked, s.seized + seizeAgain}
+	}
+	if due, ok := s.silence(wall); ok {
+		return claim{silent, due}
+	}
+	return claim{}
+}
+
+// isNamed reports whether the instance shall follow the one that ends.
+func (s *Succession) isNamed() bool {
+	r := &s.sight.role
+	return r.NextHost == s.host && r.NextInstance == s.instance
+}
+
+// outranks reports whether the instance takes the role from a dispatcher that lives. A process that stays does so only
+// with demands of its own.
+func (s *Succession) outranks() bool {
+	switch {
+	case s.own.Leads:
+		return true
+	case s.sight.state != present, s.rank() == wire.Service && !s.own.Demands:
+		return false
+	}
+	return ranks[s.rank()] > ranks[s.sight.role.Kind]
+}
+
+// silence returns when the dispatcher counts as silent if it shows no sign of life. An unreadable role counts as any other:
+// a later version of berth may have put it, and be alive.
+func (s *Succession) silence(wall time.Time) (due time.Duration, ok bool) {
+	from, ok := s.sight.silence(s.own.Demands, s.since, s.kind == wire.Coordinator)
+	return from + patienceOf(s.kind, s.hash, len(recent(s.sight.role.TakeOvers, wall))), ok
+}
+
+// nextPoll returns when role and mark are to be polled, as far as the instance's own polls do not show them.
+func (s *Succession) nextPoll(now time.Duration, wall time.Time) time.Duration {
+	needs := s.own.Demands || s.kind == wire.Coordinator
+	switch {
+	case s.stage == ended, s.stage == leaving:
+		return never
+	case s.stage == holding:
+		return max(s.polls.last, s.took) + holderPoll
+	case !needs:
+		return never
+	case s.sight.state == unseen:
+		return now
+	}
+	next := never
+	if s.kind == wire.Coordinator {
+		next = s.polls.last + standbyPoll
+	}
+	if due, ok := s.silence(wall); ok && !s.probation.serving {
+		switch {
+		case s.sight.polled < due:
+		case s.sight.well: // it waits for a lease, or after a refusal
+			due = s.sight.polled + standbyPoll
+		default: // the last one was not answered in time
+			due = now
+		}
+		next = min(next, due)
+	}
+	return next
+}
+
+// nobody returns from when on the instance has to serve its demands itself, unless something changes.
+func (s *Succession) nobody(wall time.Time) (from time.Duration, ok bool) {
+	if !s.own.Demands || s.stage == holding || s.stage == ended {
+		return 0, false
+	}
+	if s.polls.denied {
+		return 0, true
+	}
+	if from, ok = s.sight.vacant(); ok {
+		if s.denied {
+			return 0, true
+		}
+		return max(from, s.since) + vacantTime, true
+	}
+	due, ok := s.silence(wall)
+	return due + vacantTime, ok
+}
