@@ -267,10 +267,7 @@ func (s Store) deleteTask(ctx context.Context, d *declared) (gone bool, err erro
 		_, err = store.Commit(ctx, s.Backend, []*pb.Compare{same}, store.Delete(key))
 		return false, err
 	}
-	unused := []*pb.Compare{
-		same, store.ModEquals(spec, d.spec), store.CreateEquals(s.Keys.Queued(name), 0),
-		store.NonePutSince(s.Keys.Slots(name), 0), store.NonePutSince(s.Keys.Waiters(name), 0),
-	}
-	_, err = store.Commit(ctx, s.Backend, unused, store.Delete(spec), store.Delete(key))
+	unused, remove := registry.Registry{Backend: s.Backend, Keys: s.Keys}.Unused(name, d.spec)
+	_, err = store.Commit(ctx, s.Backend, append(unused, same), append(remove, store.Delete(key))...)
 	return err == nil, err
 }

@@ -98,7 +98,7 @@ var layers = []layer{
 		"pool asks for leases through its own two-method interface: it can be tested and read without lease",
 	},
 	{
-		"pool/registry", []string{"internal/store", "pool"},
+		"pool/registry", []string{"internal/store", "pool", "pool/wire"},
 		"specs are changed without the claims that depend on them",
 	},
 	{

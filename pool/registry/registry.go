@@ -17,6 +17,7 @@ import (
 type Registry struct {
 	Backend store.Backend
 	Keys    store.Keys
+	codec   codec
 }
 
 // changing is what all this does, in words for errors.
@@ -42,11 +43,11 @@ func (r Registry) set(ctx context.Context, name string, ch pool.Change, create b
 		return pool.Put{}, problem.Field("limit", "a pool needs a limit")
 	}
 	return store.Change(ctx, changing, func(ctx context.Context) (pool.Put, error) {
-		stored, rev, err := r.read(ctx, name)
+		was, err := r.read(ctx, name)
 		if err != nil {
 			return pool.Put{}, err
 		}
-		created, old := rev == 0, stored.Spec
+		created, old := was.revision == 0, was.Spec
 		switch {
 		case created && !create:
 			return pool.Put{}, store.Stop(pool.NoPool(name))
@@ -59,19 +60,19 @@ func (r Registry) set(ctx context.Context, name string, ch pool.Change, create b
 		if ch.Replace {
 			base = pool.DefaultSpecOf(name)
 		}
-		spec := ch.Apply(base)
+		spec := r.spelled().keep(ch.Apply(base))
 		if err := spec.Validate(); err != nil {
 			return pool.Put{}, store.Stop(err)
 		}
-		if err := ch.If.Check(rev); err != nil {
+		if err := ch.If.Check(was.revision); err != nil {
 			return pool.Put{}, err
 		}
 		if !created && spec == old {
-			return pool.Put{Spec: spec, Revision: rev}, nil
+			return pool.Put{Spec: spec, Revision: was.revision}, nil
 		}
 		key := r.Keys.Spec(name)
 		at, err := store.Commit(ctx, r.Backend,
-			[]*pb.Compare{store.ModEquals(key, rev)}, store.Put(key, stored.Encode(spec), 0))
+			[]*pb.Compare{store.ModEquals(key, was.revision)}, store.Put(key, was.change(spec), 0))
 		return pool.Put{Spec: spec, Created: created, Revision: at}, err
 	})
 }
@@ -80,11 +81,11 @@ func (r Registry) set(ctx context.Context, name string, ch pool.Change, create b
 // not exist, or more than its limit. Its errors are problems.
 func (r Registry) Check(ctx context.Context, slots map[string]int) error {
 	for _, name := range slices.Sorted(maps.Keys(slots)) {
-		spec, rev, err := r.read(ctx, name)
+		spec, err := r.read(ctx, name)
 		switch {
 		case err != nil:
 			return store.Problem("the pools could not be read", err)
-		case rev == 0:
+		case spec.revision == 0:
 			err := pool.NoSuchPool(name)
 			err.Field = "pools." + name
 			return err
@@ -100,16 +101,16 @@ func (r Registry) Check(ctx context.Context, slots map[string]int) error {
 // and if there is none the operation that creates it. If it has another limit, that is an
 // [*pool.OtherLimitError].
 func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Compare, *pb.RequestOp, error) {
-	stored, rev, err := r.read(ctx, name)
+	is, err := r.read(ctx, name)
 	switch {
 	case err != nil:
 		return nil, nil, err
-	case rev != 0 && stored.Limit != limit:
-		return nil, nil, &pool.OtherLimitError{Pool: name, Declared: limit, Limit: stored.Limit}
+	case is.revision != 0 && is.Limit != limit:
+		return nil, nil, &pool.OtherLimitError{Pool: name, Declared: limit, Limit: is.Limit}
 	}
 	key := r.Keys.Spec(name)
-	same := store.ModEquals(key, rev)
-	if rev != 0 {
+	same := store.ModEquals(key, is.revision)
+	if is.revision != 0 {
 		return same, nil, nil
 	}
 	spec := pool.DefaultSpecOf(name)
@@ -117,7 +118,7 @@ func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Comp
 	if err := spec.Validate(); err != nil {
 		return nil, nil, err
 	}
-	return same, store.Put(key, stored.Encode(spec), 0), nil
+	return same, store.Put(key, is.change(spec), 0), nil
 }
 
 // Delete deletes a pool's spec. Its holders keep their slots until they release
@@ -140,22 +141,33 @@ func (r Registry) Delete(ctx context.Context, name string, condition store.Condi
 			return pool.Put{}, err
 		}
 		at, err := store.Commit(ctx, r.Backend,
-			[]*pb.Compare{store.ModEquals(key, resp.Kvs[0].ModRevision)}, store.Delete(key))
+			[]*pb.Compare{store.ModEquals(key, resp.Kvs[0].ModRevision)}, r.removal(name)...)
 		return pool.Put{Revision: at}, err
 	})
 	return put.Revision, err
 }
 
-// read returns a spec and its revision, 0 if there is none.
-func (r Registry) read(ctx context.Context, name string) (s pool.StoredSpec, revision int64, err error) {
+// Unused returns the conditions that the spec of a pool was last put at a revision, that no slots of the pool are held
+// and that no claim waits for it, and the operations that delete the pool then.
+func (r Registry) Unused(name string, revision int64) (ifs []*pb.Compare, then []*pb.RequestOp) {
+	return append(r.spelled().unused(name), store.ModEquals(r.Keys.Spec(name), revision)), r.removal(name)
+}
+
+// removal returns the operations that delete a pool.
+func (r Registry) removal(name string) []*pb.RequestOp {
+	return append([]*pb.RequestOp{store.Delete(r.Keys.Spec(name))}, r.spelled().remove(name)...)
+}
+
+// read returns the spec of a pool.
+func (r Registry) read(ctx context.Context, name string) (stored, error) {
 	key := r.Keys.Spec(name)
 	resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
 	if err != nil || len(resp.Kvs) == 0 {
-		return pool.StoredSpec{}, 0, err
+		return stored{change: r.spelled().create}, err
 	}
-	kv := resp.Kvs[0]
-	if s, err = pool.DecodeSpec(key, kv.Value, kv.ModRevision); err != nil {
-		return pool.StoredSpec{}, 0, store.Stop(problem.New(problem.CorruptValue, "%w", err))
+	s, err := r.spelled().decode(key, resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+	if err != nil {
+		return stored{}, store.Stop(problem.New(problem.CorruptValue, "%w", err))
 	}
-	return s, kv.ModRevision, nil
+	return s, nil
 }

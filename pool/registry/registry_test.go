@@ -8,26 +8,71 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/registry"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // cluster is an etcd with a registry.
 type cluster struct {
 	t      testing.TB
 	client *store.Client
-	keys   store.Keys
+	keys   wire.Keys
 	reg    registry.Registry
+	// spec returns a spec, with its revision and that since which its limit holds.
+	spec func(name string) shown
+}
+
+type shown struct {
+	pool.Spec
+	revision, limitSince int64
+}
+
+// inEachLayout runs a test on a real etcd, with pools whose slots are in groups and with those whose slots have numbers.
+func inEachLayout(t *testing.T, f func(t *testing.T, c *cluster)) {
+	t.Run("groups", func(t *testing.T) {
+		c := newCluster(t)
+		c.reg = registry.Registry{Backend: c.client, Keys: c.keys.Keys}
+		c.spec = func(name string) shown {
+			c.t.Helper()
+			r, err := pool.Read(c.ctx(), c.client, c.keys.Keys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := r.Pool(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return shown{d.Spec, d.SpecRevision, d.LimitSince}
+		}
+		f(t, c)
+	})
+	t.Run("numbers", func(t *testing.T) { f(t, newNumbered(t)) })
 }
 
 func newCluster(t testing.TB) *cluster {
 	client := embedtest.Client(t, embedtest.New(t))
-	keys := store.NewKeys(store.DefaultPrefix)
-	return &cluster{t: t, client: client, keys: keys, reg: registry.Registry{Backend: client, Keys: keys}}
+	return &cluster{t: t, client: client, keys: wire.Keys{Keys: store.NewKeys(store.DefaultPrefix)}}
+}
+
+func newNumbered(t testing.TB) *cluster {
+	c := newCluster(t)
+	c.reg = registry.Numbered(c.client, c.keys.Keys)
+	c.spec = func(name string) shown {
+		c.t.Helper()
+		kv := c.get(c.keys.Spec(name))
+		s, counted, err := wire.DecodeSpec(string(kv.Key), kv.Value, kv.ModRevision)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return shown{s, counted.Revision, counted.Since}
+	}
+	return c
 }
 
 func (c *cluster) ctx() context.Context {
@@ -49,13 +94,14 @@ func (c *cluster) pool(name string, limit int) {
 	c.change(name, pool.Change{Limit: &limit})
 }
 
-func (c *cluster) read() *pool.Reader {
+// get returns a key that must exist.
+func (c *cluster) get(key string) *mvccpb.KeyValue {
 	c.t.Helper()
-	r, err := pool.Read(c.ctx(), c.client, c.keys)
-	if err != nil {
-		c.t.Fatal(err)
+	resp, err := c.client.Range(c.ctx(), &pb.RangeRequest{Key: []byte(key)})
+	if err != nil || len(resp.Kvs) != 1 {
+		c.t.Fatalf("%s: %v", key, err)
 	}
-	return r
+	return resp.Kvs[0]
 }
 
 func (c *cluster) txn(ops ...*pb.RequestOp) {
@@ -76,7 +122,10 @@ func (c *cluster) keysUnder(prefix string) int {
 }
 
 func TestSpecsKeepWhatAChangeDoesNotName(t *testing.T) {
-	c := newCluster(t)
+	inEachLayout(t, specsKeepWhatAChangeDoesNotName)
+}
+
+func specsKeepWhatAChangeDoesNotName(t *testing.T, c *cluster) {
 	limit, lease, reserve, yes := 3, time.Minute, 5*time.Second, true
 	put, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: &limit})
 	want := pool.DefaultSpec()
@@ -94,19 +143,19 @@ func TestSpecsKeepWhatAChangeDoesNotName(t *testing.T) {
 	if err != nil || same.Revision != put.Revision || same.Spec != want {
 		t.Errorf("to change nothing: %+v, %v", same, err)
 	}
-	s := c.read().Pools()[0]
-	if s.Spec != want || s.LimitSince != created || s.SpecRevision != put.Revision {
+	if s := c.spec("db"); s != (shown{want, put.Revision, created}) {
 		t.Errorf("read back: %+v", s)
 	}
 	limit = 4
 	put, err = c.reg.Set(c.ctx(), "db", pool.Change{Limit: &limit})
-	if s := c.read().Pools()[0]; err != nil || s.LimitSince != put.Revision || s.Limit != 4 || !s.Paused {
+	if s := c.spec("db"); err != nil || s.limitSince != put.Revision || s.Limit != 4 || !s.Paused {
 		t.Errorf("with another limit: %+v, %v", s, err)
 	}
 }
 
-func TestChangesThatCanNotBeAreRefused(t *testing.T) {
-	c := newCluster(t)
+func TestChangesThatCanNotBeAreRefused(t *testing.T) { inEachLayout(t, changesThatCanNotBeAreRefused) }
+
+func changesThatCanNotBeAreRefused(t *testing.T, c *cluster) {
 	limit, far, short := 3, pool.MaxLimit+1, time.Second
 	for name, tc := range map[string]struct {
 		do   func() error
@@ -135,8 +184,9 @@ func TestChangesThatCanNotBeAreRefused(t *testing.T) {
 	}
 }
 
-func TestOperatorsDoNotUndoEachOther(t *testing.T) {
-	c := newCluster(t)
+func TestOperatorsDoNotUndoEachOther(t *testing.T) { inEachLayout(t, operatorsDoNotUndoEachOther) }
+
+func operatorsDoNotUndoEachOther(t *testing.T, c *cluster) {
 	c.pool("db", 1)
 	var wg sync.WaitGroup
 	yes, reserve, lease := true, pool.NeverReserve, time.Hour
@@ -155,14 +205,17 @@ func TestOperatorsDoNotUndoEachOther(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	s := c.read().Pools()[0]
+	s := c.spec("db")
 	if s.Limit < 2 || !s.Paused || s.ReserveAfter != reserve || s.LeaseDuration != lease {
 		t.Errorf("the pool is %+v", s.Spec)
 	}
 }
 
 func TestAConditionHoldsWhenAChangeIsMade(t *testing.T) {
-	c := newCluster(t)
+	inEachLayout(t, aConditionHoldsWhenAChangeIsMade)
+}
+
+func aConditionHoldsWhenAChangeIsMade(t *testing.T, c *cluster) {
 	put, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: new(1)})
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +223,7 @@ func TestAConditionHoldsWhenAChangeIsMade(t *testing.T) {
 	outdated := problem.New(problem.Precondition, "another revision")
 	// unless returns a condition after which, the first time, another operator changes the pool.
 	unless := func(limit int) store.Condition {
-		wanted, others := c.read().Pools()[0].SpecRevision, false
+		wanted, others := c.spec("db").revision, false
 		return func(rev int64) error {
 			if rev != wanted {
 				return outdated
@@ -191,15 +244,18 @@ func TestAConditionHoldsWhenAChangeIsMade(t *testing.T) {
 	if _, err := c.reg.Delete(c.ctx(), "db", unless(4)); !errors.Is(err, outdated) {
 		t.Errorf("deleted: %v", err)
 	}
-	if s := c.read().Pools()[0]; s.Limit != 4 || s.SpecRevision <= put.Revision {
+	if s := c.spec("db"); s.Limit != 4 || s.revision <= put.Revision {
 		t.Errorf("the pool is %+v", s)
 	}
 }
 
 func TestASpecThatCanNotBeReadIsNotOverwritten(t *testing.T) {
-	c := newCluster(t)
+	inEachLayout(t, aSpecThatCanNotBeReadIsNotOverwritten)
+}
+
+func aSpecThatCanNotBeReadIsNotOverwritten(t *testing.T, c *cluster) {
 	key := c.keys.Spec("db")
-	c.txn(store.Put(key, []byte(`{"v":2,"limit":3}`), 0))
+	c.txn(store.Put(key, []byte(`{"v":3,"limit":3}`), 0))
 	limit := 4
 	_, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: &limit})
 	var corrupt *store.CorruptError
@@ -208,5 +264,54 @@ func TestASpecThatCanNotBeReadIsNotOverwritten(t *testing.T) {
 	}
 	if _, err := c.reg.Delete(c.ctx(), "db", nil); err != nil {
 		t.Errorf("it can't be deleted either: %v", err)
+	}
+}
+
+func TestAPoolHasTheLimitThatIsDeclared(t *testing.T) {
+	inEachLayout(t, aPoolHasTheLimitThatIsDeclared)
+}
+
+func aPoolHasTheLimitThatIsDeclared(t *testing.T, c *cluster) {
+	same, create, err := c.reg.Declare(c.ctx(), "task.t", 3)
+	if err != nil || create == nil {
+		t.Fatal(err)
+	}
+	at, err := store.Commit(c.ctx(), c.client, []*pb.Compare{same}, create)
+	if s := c.spec("task.t"); err != nil || s.Limit != 3 || s.revision != at || s.limitSince != at {
+		t.Errorf("created: %+v, %v", s, err)
+	}
+	if same, create, err = c.reg.Declare(c.ctx(), "task.t", 3); err != nil || create != nil || same.GetModRevision() != at {
+		t.Errorf("declared again: %v, %v, %v", same, create, err)
+	}
+	var other *pool.OtherLimitError
+	if _, _, err = c.reg.Declare(c.ctx(), "task.t", 4); !errors.As(err, &other) || *other != (pool.OtherLimitError{Pool: "task.t", Declared: 4, Limit: 3}) {
+		t.Errorf("declared with another limit: %v", err)
+	}
+	if _, _, err = c.reg.Declare(c.ctx(), "other", pool.MaxLimit+1); problem.CodeOf(err) != problem.Invalid {
+		t.Errorf("declared with a limit that cannot be: %v", err)
+	}
+}
+
+func TestSlotsThatCanNotBeGrantedAreRefused(t *testing.T) {
+	inEachLayout(t, slotsThatCanNotBeGrantedAreRefused)
+}
+
+func slotsThatCanNotBeGrantedAreRefused(t *testing.T, c *cluster) {
+	c.pool("db", 3)
+	c.pool("closed", pool.Closed)
+	c.pool("open", pool.Unlimited)
+	for _, tc := range []struct {
+		slots map[string]int
+		code  problem.Code // empty if it can be granted
+	}{
+		{map[string]int{"db": 3, "closed": 5, "open": 9}, ""},
+		{map[string]int{"db": 4, "zzz": 1}, problem.ExceedsLimit},
+		{map[string]int{"db": 1, "aaa": 1}, problem.PoolNotFound},
+	} {
+		var p *problem.Error
+		err := c.reg.Check(c.ctx(), tc.slots)
+		if errors.As(err, &p); tc.code == "" && err != nil || tc.code != "" && (p == nil || p.Code != tc.code || p.Field == "") {
+			t.Errorf("%v: %v", tc.slots, err)
+		}
 	}
 }
