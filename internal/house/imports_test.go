@@ -217,7 +217,7 @@ var layers = []layer{
 
 // testHelpers are folders that only tests may import.
 var testHelpers = []string{
-	"internal/store/embed/embedtest", "internal/store/storetest", "internal/testcert", "internal/testlog", "internal/access/accesstest", "internal/browser", "internal/house", "e2e", "e2e/campaign",
+	"internal/store/embed/embedtest", "internal/store/storetest", "internal/testcert", "internal/testlog", "internal/access/accesstest", "internal/browser", "internal/house", "pool/enginetest", "e2e", "e2e/campaign",
 }
 
 // wrongImports returns the imports that the tables do not allow.

@@ -1,0 +1,101 @@
+package enginetest
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/internal/store/storetest"
+)
+
+// behavior is one promise of an engine. Its name is a sentence.
+type behavior struct {
+	name string
+	run  func(w world)
+	// where it runs.
+	where where
+}
+
+// where says on which etcd a behavior runs.
+type where int
+
+const (
+	// everywhere is on the stand-in and on a real etcd.
+	everywhere where = iota
+	// standIn is on the stand-in alone: the behavior needs faults, or time to pass.
+	standIn
+)
+
+// topics are the behaviors by what they are about.
+func topics() map[string][]behavior {
+	return map[string][]behavior{
+		"grants": granting,
+		"queue":  queueing,
+		"specs":  specifying,
+	}
+}
+
+// Run checks that an engine has every behavior, but for those of [Opener.Known]. A name there that is no behavior
+// fails the test.
+func Run(t *testing.T, open Opener) {
+	known := open.Known()
+	real := shared(t)
+	named := map[string]bool{}
+	for topic, all := range topics() {
+		t.Run(topic, func(t *testing.T) {
+			for _, b := range all {
+				if named[b.name] {
+					t.Errorf("two behaviors are named %q", b.name)
+				}
+				named[b.name] = true
+				t.Run(b.name, func(t *testing.T) {
+					t.Parallel()
+					if why := known[b.name]; why != "" {
+						t.Skip(why)
+					}
+					t.Run("stand-in", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { inBubble(t, open, b) }) })
+					if b.where == everywhere {
+						t.Run("etcd", func(t *testing.T) { onEtcd(t, open, b, real) })
+					}
+				})
+			}
+		})
+	}
+	for name := range known {
+		if !named[name] {
+			t.Errorf("no behavior is named %q", name)
+		}
+	}
+}
+
+// shared starts the real etcd of all behaviors.
+func shared(t *testing.T) *store.Client {
+	if testing.Short() {
+		return nil
+	}
+	return embedtest.Client(t, embedtest.New(t))
+}
+
+func inBubble(t *testing.T, open Opener, b behavior) {
+	root := storetest.NewBackend(storetest.New(storetest.Options{}))
+	t.Cleanup(root.Close)
+	w := newWorld(t, open, etcd{root: root, any: root}, store.NewKeys("/b/"))
+	b.run(w)
+	w.sound()
+}
+
+func onEtcd(t *testing.T, open Opener, b behavior, client *store.Client) {
+	if client == nil {
+		t.Skip("a real etcd is not used in short mode")
+	}
+	prefix := "/" + strings.NewReplacer(" ", "-", "/", "-", ",", "", "'", "").Replace(b.name) + "/"
+	w := newWorld(t, open, etcd{any: client}, store.NewKeys(prefix))
+	b.run(w)
+	w.sound()
+}
+
+// patience is how long a test waits for what must happen. In a bubble it takes no time.
+const patience = 30 * time.Second
