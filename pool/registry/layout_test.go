@@ -1,0 +1,130 @@
+package registry_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/registry"
+)
+
+func (c *cluster) layout() registry.Layout {
+	return registry.Layout{Backend: c.client, Keys: c.keys.Keys}
+}
+
+// put puts a key without a lease.
+func (c *cluster) put(key, value string) {
+	c.t.Helper()
+	c.txn(store.Put(key, []byte(value), 0))
+}
+
+const oldSpec = `{"v":1,"limit":3,"lease_duration":"5m0s","reserve_after":"1m0s"}`
+
+func TestTheVersionIsPutIfThereAreNoPools(t *testing.T) {
+	c := newNumbered(t)
+	c.put(c.keys.Run("a"), "{}") // runs are the same in both layouts
+	c.put("/other/pools/db/spec", oldSpec)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if err := c.layout().Check(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	kv := c.get(c.keys.Layout())
+	if string(kv.Value) != `{"v":2}` || kv.Version != 1 {
+		t.Errorf("%s was put %d times", kv.Value, kv.Version)
+	}
+	c.pool("db", 1)
+	if err := c.layout().Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDataOfAnotherLayoutIsRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		key, value string
+		code       problem.Code
+		want       string
+	}{
+		"old": {"pools/db/spec", oldSpec, problem.Precondition,
+			"the data under /team/ is of the layout before 2: stop every berth process, wait until no claim is held, then run 'berth upgrade'"},
+		"a slot of a deleted pool": {"pools/db/slots/00/00000", `{}`, problem.Precondition, "of the layout before 2"},
+		"newer": {"layout", `{"v":3,"more":true}`, problem.CorruptValue,
+			"the data under /team/ is of the layout 3, and this berth reads layouts up to 2: it is too old, run a newer one"},
+		"more than a version": {"layout", `{"v":2,"more":true}`, problem.CorruptValue, `"/team/layout"`},
+		"a version before":    {"layout", `{"v":1}`, problem.CorruptValue, `"/team/layout"`},
+		"no version":          {"layout", `{}`, problem.CorruptValue, `"/team/layout"`},
+		"not JSON":            {"layout", `2`, problem.CorruptValue, `"/team/layout"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.keys.Keys = store.NewKeys("/team")
+			c.put(c.keys.Prefix()+tc.key, tc.value)
+			err := c.layout().Check(t.Context())
+			if problem.CodeOf(err) != tc.code || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v", err)
+			}
+			if errors.Is(err, registry.ErrOldLayout) != (tc.code == problem.Precondition) {
+				t.Errorf("whether it can be upgraded is wrong: %v", err)
+			}
+			if n := c.keysUnder("/"); n != 1 {
+				t.Errorf("%d keys are there", n)
+			}
+			if tc.code != problem.Precondition {
+				_, got := c.layout().Upgrade(t.Context())
+				if got == nil || got.Error() != err.Error() {
+					t.Errorf("the upgrade: %v", got)
+				}
+			}
+		})
+	}
+}
+
+// seam calls a function before each transaction of a backend.
+type seam struct {
+	store.Backend
+	before func(*pb.TxnRequest)
+}
+
+func (s seam) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+	s.before(req)
+	return s.Backend.Txn(ctx, req)
+}
+
+// Another process may be faster: with the version, or with a pool of the old layout.
+func TestWhatIsPutWhileTheVersionIsCheckedCounts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		key, value string
+		want       string // in the error
+	}{
+		"version": {"layout", `{"v":2}`, ""}, "newer": {"layout", `{"v":3}`, "it is too old"}, "pool": {"pools/db/spec", oldSpec, "of the layout before 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			l := c.layout()
+			l.Backend = seam{c.client, func(*pb.TxnRequest) { c.put(c.keys.Prefix()+tc.key, tc.value) }}
+			err := l.Check(t.Context())
+			if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestALostAnswerDoesNotFailTheCheck(t *testing.T) {
+	c := newCluster(t)
+	l := c.layout()
+	l.Backend = &lossy{c.client, 1}
+	if err := l.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
