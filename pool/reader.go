@@ -125,7 +125,7 @@ func (v *view) reasonIn(queue []inQueue, i int, o own) Reason {
 		if o.is(&w.Holder) {
 			trouble = o.trouble
 		}
-		r.Text = turn(r, trouble)
+		r.Text = r.Turn(trouble)
 	}
 	return r
 }

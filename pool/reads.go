@@ -367,7 +367,7 @@ func (e *Engine) read(ctx context.Context, pool string, fresh bool) (*Reader, er
 		return nil, errStopped
 	default:
 	}
-	r, err := e.reads.get(ctx, pool, fresh || ctx.Value(freshKey{}) != nil)
+	r, err := e.reads.get(ctx, pool, fresh || IsFresh(ctx))
 	if err != nil {
 		return nil, unavailable(ctx, err)
 	}

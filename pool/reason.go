@@ -52,13 +52,33 @@ type HolderRef struct {
 	Slots int    `json:"slots"`
 }
 
-// turn explains a claim that fits and is not granted yet. Trouble is why no lease could be
+// Turn explains a claim that fits and is not granted yet. Trouble is why no lease could be
 // made for it.
-func turn(r Reason, trouble error) string {
+func (r Reason) Turn(trouble error) string {
 	if trouble != nil {
 		return fmt.Sprintf("no lease could be made: %v", trouble)
 	}
 	return fmt.Sprintf("waiting its turn (position %d of %d)", r.Position, r.Waiting)
+}
+
+// Blocked returns which pools keep a claim of these slots from being granted, by name, and the sentence that says so, which
+// is empty if the claim fits. The function of returns the state of a pool; Deleted is set if there is none of that name.
+func Blocked(slots map[string]int, of func(pool string) Status) (pools []Shortage, text string) {
+	var all []shortage
+	for _, need := range needsOf(slots) {
+		p := of(need.Pool)
+		s := shortage{
+			Shortage: Shortage{
+				Pool: need.Pool, Wanted: need.N, Limit: p.Limit, Claimed: p.Claimed, Paused: p.Paused,
+				Short: short(p.Limit, p.Claimed, need.N),
+			},
+			unknown: p.Deleted, unreadable: p.Problem != "",
+		}
+		if s.Short > 0 || s.unknown || s.unreadable || p.Paused {
+			pools, all = append(pools, s.Shortage), append(all, s)
+		}
+	}
+	return pools, shortageText(all)
 }
 
 // short is how many slots of a pool are missing for so many more.

@@ -14,7 +14,7 @@ func (c *core) reason(e *entry) Reason {
 	r.Since = e.arrived
 	r.Position, r.Waiting = c.position(e.order, e.req.Slots)
 	if r.Text == "" {
-		r.Text = turn(r, c.leases.Trouble())
+		r.Text = r.Turn(c.leases.Trouble())
 	}
 	return r
 }
