@@ -94,6 +94,10 @@ var layers = []layer{
 		"what is offered to whom is decided in memory: what is read and sent is the engine's",
 	},
 	{
+		"pool/list", []string{"internal/problem", "internal/store", "pool", "pool/admit", "pool/slots", "pool/wire"},
+		"what is shown of pools is found out from what was read, whatever instance has put it",
+	},
+	{
 		"pool", []string{"internal/store", "pool/admit"},
 		"pool asks for leases through its own two-method interface: it can be tested and read without lease",
 	},

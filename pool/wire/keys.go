@@ -88,9 +88,12 @@ func (k Keys) DemandKey(key string) (d DemandKey, err error) {
 	return d, nil
 }
 
+// PlacesAll is the prefix of the free places of all workers.
+func (k Keys) PlacesAll() string { return k.Prefix() + "places/" }
+
 // Places is the key of the free places of a worker.
 func (k Keys) Places(host, instance string) string {
-	return k.Prefix() + "places/" + host + "/" + instance
+	return k.PlacesAll() + host + "/" + instance
 }
 
 // Role is the key of the instance that dispatches.

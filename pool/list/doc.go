@@ -1,0 +1,7 @@
+// Package list shows what etcd holds of pools in the layout 2: pools with their holders and waiters, claims and why they
+// wait, and what should not be.
+//
+// A [State] is made of keys and values that were read at one revision, or that a watch has delivered. It is pure: it has
+// no clock, goroutine or connection. A value that can't be read is named by its key, and closes its pool if it is one
+// of its spec or slots; all else is shown.
+package list

@@ -1,0 +1,100 @@
+package list
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/berthhq/berth/pool"
+)
+
+// maxReasonHolders bounds the holders that a reason names for one pool.
+const maxReasonHolders = 10
+
+// reason returns why a waiter of a queue is not granted.
+func (s *State) reason(queue []*waiter, i int, o Own) pool.Reason {
+	w := queue[i]
+	r := pool.Reason{Since: w.Since, Position: 1, Waiting: 1, Dispatcher: s.dispatcher().String()}
+	for n, other := range queue {
+		if n != i && overlap(other.Pools, w.Pools) {
+			r.Waiting++
+			if n < i {
+				r.Position++
+			}
+		}
+	}
+	if r.Pools, r.Text = s.blocked(w); r.Text == "" {
+		var trouble error
+		if o.is(w.by) {
+			trouble = o.Trouble
+		}
+		r.Text = r.Turn(trouble)
+	}
+	for n := range r.Pools {
+		r.Pools[n].Holders = s.oldest(r.Pools[n].Pool)
+	}
+	return r
+}
+
+// blocked returns the pools that keep a waiter from being granted, and what does in words; it is empty if nothing does
+// but others that wait.
+func (s *State) blocked(w *waiter) ([]pool.Shortage, string) {
+	pools, text := pool.Blocked(w.Pools, s.brief)
+	switch {
+	case text != "":
+	case w.Steps == 0 && s.heldBy(w.by, w.Claim) != nil: // of an earlier life of the instance
+		text = fmt.Sprintf("claim id %q is held already by %s", w.Claim, w.by)
+	case s.passed(w.by):
+		text = fmt.Sprintf("%s does not answer, and others pass its claims", w.by)
+	case w.Steps > 0 && s.full(w.by):
+		text = "its worker has no free place"
+	}
+	return pools, text
+}
+
+// heldBy returns the claim that an instance holds under an id, nil if there is none.
+func (s *State) heldBy(by instance, id string) *claim {
+	if all := s.heldAs(by, id); len(all) > 0 {
+		return all[0]
+	}
+	return nil
+}
+
+// full reports whether it is known that a worker has no free place.
+func (s *State) full(by instance) bool {
+	free, known := s.places[by]
+	return known && free == 0
+}
+
+// oldest names up to [maxReasonHolders] holders of a pool, the oldest first.
+func (s *State) oldest(name string) []pool.HolderRef {
+	p := s.pools[name]
+	if p == nil {
+		return nil
+	}
+	first := make([]slot, 0, maxReasonHolders+1) // one of each claim
+	for _, is := range p.slots {
+		if same := slices.IndexFunc(first, func(o slot) bool { return o.claim == is.claim }); same >= 0 {
+			if first[same].rev <= is.rev {
+				continue
+			}
+			first = slices.Delete(first, same, same+1)
+		}
+		i, _ := slices.BinarySearchFunc(first, is, compareAge)
+		if i < maxReasonHolders {
+			first = slices.Insert(first, i, is)
+			first = first[:min(len(first), maxReasonHolders)]
+		}
+	}
+	var refs []pool.HolderRef
+	for _, is := range first {
+		h := is.claim.status()
+		refs = append(refs, pool.HolderRef{Claim: h.Claim, Host: h.Host, Run: h.Run, Step: h.Step, Slots: h.Pools[name]})
+	}
+	return refs
+}
+
+// compareAge ranks a slot first that was put first.
+func compareAge(a, b slot) int {
+	return cmp.Or(cmp.Compare(a.rev, b.rev), cmp.Compare(a.claim.id, b.claim.id), a.claim.main.Compare(b.claim.main))
+}

@@ -1,0 +1,244 @@
+package list
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// State is what etcd holds of pools: of all of them, or of some and of what belongs to them. It is not to be changed while
+// it is read; several goroutines may read it.
+type State struct {
+	keys     spelling
+	revision int64
+	pools    map[string]*poolState
+	claims   map[claimName]*claim
+	ended    map[wire.DemandRef]int // how many claims name a demand that they have ended
+	demands  map[wire.DemandKey]*demandsKey
+	offers   map[wire.OfferKey][]wire.Offer
+	places   map[instance]int // that are free
+	ids      map[string]wire.ID
+	role     wire.Role
+	leases   map[string]store.LeaseID // of places, ids and the role, by key
+	bad      map[string]badKey
+	only     map[string]bool // the pools that were read; nil is all of them
+	*index
+}
+
+// poolState is one pool.
+type poolState struct {
+	name string
+	spec pool.Spec
+	// specRev is the revision of the spec, 0 if there is none, and since that from which its limit holds.
+	specRev, since int64
+	slots          map[wire.Ref]slot
+	used           int // slots
+	closed         int // keys that can't be read, for which it grants nothing
+}
+
+// exists reports whether the pool has a spec.
+func (p *poolState) exists() bool { return p.specRev != 0 }
+
+// badKey is a key that can't be read.
+type badKey struct {
+	err   error
+	lease store.LeaseID
+	// closes is the pool that grants nothing because of it, empty if there is none.
+	closes string
+}
+
+// New returns a state without keys, at a revision.
+func New(keys store.Keys, revision int64) *State {
+	return &State{
+		keys: spelling{wire.Keys{Keys: keys}}, revision: revision, pools: map[string]*poolState{}, claims: map[claimName]*claim{},
+		ended: map[wire.DemandRef]int{}, demands: map[wire.DemandKey]*demandsKey{}, offers: map[wire.OfferKey][]wire.Offer{},
+		places: map[instance]int{}, ids: map[string]wire.ID{}, leases: map[string]store.LeaseID{}, bad: map[string]badKey{}, index: &index{},
+	}
+}
+
+// Revision returns the one that is shown.
+func (s *State) Revision() int64 { return s.revision }
+
+// Show records that all is known up to a revision.
+func (s *State) Show(revision int64) { s.revision = revision }
+
+// Put records a key with its value. A value that can't be read is recorded as such, as is a key below those of
+// pools that berth does not write. Keys that are not of pools are ignored.
+func (s *State) Put(kv *mvccpb.KeyValue) {
+	key := string(kv.Key)
+	kind, name := s.keys.kindOf(key)
+	s.forget(key, kind, name)
+	var err error
+	closes := ""
+	switch kind {
+	case specKey:
+		closes, err = name, s.putSpec(name, kv)
+	case slotKey:
+		closes, err = name, s.putSlot(kv)
+	default:
+		err = s.putOther(key, kind, name, kv)
+	}
+	if err == nil {
+		return
+	}
+	s.bad[key] = badKey{err, store.LeaseID(kv.Lease), closes}
+	if closes != "" {
+		s.close(closes, 1)
+	}
+}
+
+// Delete records that a key does not exist.
+func (s *State) Delete(key string) {
+	kind, name := s.keys.kindOf(key)
+	s.forget(key, kind, name)
+	if p := s.pools[name]; p != nil && !p.exists() && len(p.slots)+p.closed == 0 {
+		delete(s.pools, name)
+	}
+}
+
+// putOther records a key that is neither a spec nor a slot.
+func (s *State) putOther(key string, kind kind, name string, kv *mvccpb.KeyValue) error {
+	switch kind {
+	case demandKey:
+		return s.putDemands(key, kv)
+	case offerKey:
+		return s.putOffers(key, kv)
+	case placesKey, idKey, roleKey:
+		s.leases[key] = store.LeaseID(kv.Lease)
+		err := s.putSingle(key, kind, name, kv.Value)
+		if err != nil {
+			delete(s.leases, key)
+		}
+		return err
+	case unknownKey:
+		return fmt.Errorf("key %q is none that berth writes", key)
+	}
+	return nil
+}
+
+// putSingle records a key whose value is read without others.
+func (s *State) putSingle(key string, kind kind, name string, value []byte) error {
+	switch kind {
+	case placesKey:
+		by, err := s.keys.placesOf(key)
+		if err != nil {
+			return err
+		}
+		p, err := wire.DecodePlaces(key, value)
+		if err == nil {
+			s.places[by] = p.Free
+		}
+		return err
+	case idKey:
+		id, err := wire.DecodeID(key, value)
+		if err == nil {
+			err = pool.ValidateID(name)
+		}
+		if err == nil {
+			s.ids[name] = id
+		}
+		return err
+	}
+	r, err := wire.DecodeRole(key, value)
+	if err == nil {
+		s.putRole(r)
+	}
+	return err
+}
+
+// forget forgets a key.
+func (s *State) forget(key string, kind kind, name string) {
+	s.outdated()
+	if b, bad := s.bad[key]; bad {
+		delete(s.bad, key)
+		if b.closes != "" {
+			s.close(b.closes, -1)
+		}
+	}
+	delete(s.leases, key)
+	switch kind {
+	case specKey:
+		s.deleteSpec(name)
+	case slotKey:
+		s.deleteSlot(key)
+	case demandKey:
+		s.deleteDemands(key)
+	case offerKey:
+		if o, err := s.keys.OfferKey(key); err == nil {
+			delete(s.offers, o)
+		}
+	case placesKey:
+		if by, err := s.keys.placesOf(key); err == nil {
+			delete(s.places, by)
+		}
+	case idKey:
+		delete(s.ids, name)
+	case roleKey:
+		s.putRole(wire.Role{})
+	}
+}
+
+// pool returns a pool, which is made if nothing was known of it.
+func (s *State) pool(name string) *poolState {
+	p := s.pools[name]
+	if p == nil {
+		p = &poolState{name: name, slots: map[wire.Ref]slot{}}
+		s.pools[name] = p
+	}
+	return p
+}
+
+// close counts keys that can't be read and close a pool.
+func (s *State) close(name string, n int) { s.pool(name).closed += n }
+
+func (s *State) putSpec(name string, kv *mvccpb.KeyValue) error {
+	spec, claims, err := wire.DecodeSpec(string(kv.Key), kv.Value, kv.ModRevision)
+	p := s.pool(name)
+	p.spec, p.specRev, p.since = spec, kv.ModRevision, claims.Since
+	return err
+}
+
+func (s *State) deleteSpec(name string) {
+	if p := s.pools[name]; p != nil {
+		p.spec, p.specRev, p.since = pool.Spec{}, 0, 0
+	}
+}
+
+func (s *State) putOffers(key string, kv *mvccpb.KeyValue) error {
+	o, err := s.keys.OfferKey(key)
+	if err != nil {
+		return err
+	}
+	var list []wire.Offer
+	if o.Name >= 0 { // the presence of the others is all that counts
+		list, err = wire.DecodeOffers(key, kv.Value)
+	}
+	if err == nil {
+		s.offers[o] = list
+	}
+	return err
+}
+
+func (s *State) putRole(r wire.Role) { s.role = r }
+
+// dispatcher returns the instance that dispatches, or the one that follows it if it ends; empty if there is none.
+func (s *State) dispatcher() instance {
+	if s.role.Ends {
+		return instance{s.role.NextHost, s.role.NextInstance}
+	}
+	return instance{s.role.Host, s.role.Instance}
+}
+
+// passed reports whether an instance is passed, because it has not answered an offer.
+func (s *State) passed(by instance) bool {
+	_, is := s.offers[wire.OfferKey{Host: by.host, Instance: by.name, Name: -1}]
+	return is
+}
+
+func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

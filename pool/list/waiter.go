@@ -1,0 +1,129 @@
+package list
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// waiter is a demand that waits.
+type waiter struct {
+	*wire.Demand
+	by    instance
+	stamp wire.Stamp
+	ref   wire.DemandRef // zero if etcd does not show it
+	lease store.LeaseID  // 0 if etcd does not show it
+}
+
+// compare ranks waiters: a higher priority first, then an earlier stamp.
+func (w *waiter) compare(o *waiter) int {
+	return cmp.Or(
+		cmp.Compare(o.Priority, w.Priority), w.stamp.Compare(o.stamp), cmp.Compare(w.Claim, o.Claim),
+		cmp.Compare(w.by.host, o.by.host), cmp.Compare(w.by.name, o.by.name),
+	)
+}
+
+// status returns what is shown of a waiter, but for its place in the wait queue.
+func (w *waiter) status() pool.WaiterStatus {
+	return pool.WaiterStatus{
+		Claim: w.Claim, Holder: w.Holder, Pools: w.Pools, Priority: w.Priority, Steps: w.Steps, Since: w.Since, Reserve: w.Reserve, Lease: w.lease,
+	}
+}
+
+// allWaiting returns the demands of all instances that count and that have not ended, in order.
+func (s *State) allWaiting() (all []*waiter) {
+	for _, d := range s.demands {
+		if len(d.List) == 0 || len(s.missing(d)) > 0 {
+			continue
+		}
+		for i := range d.List {
+			w := &waiter{
+				Demand: &d.List[i], by: instance{d.Host, d.Instance}, stamp: d.List[i].Stamped(d.created), lease: d.lease,
+				ref: wire.DemandRef{Pool: d.Pool, Name: d.Name, Created: d.created, Index: d.List[i].Index},
+			}
+			if w.Steps > 0 || s.ended[w.ref] == 0 {
+				all = append(all, w)
+			}
+		}
+	}
+	slices.SortFunc(all, (*waiter).compare)
+	return all
+}
+
+// Own is what an instance knows of its claims that wait, beyond what etcd shows.
+type Own struct {
+	Host, Instance string
+	// Waiting are all of its demands, in the order in which they came: those that are not in etcd yet, too.
+	Waiting []OwnDemand
+	// Trouble is why no lease could be made for them, nil if one could.
+	Trouble error
+}
+
+// OwnDemand is a demand as its owner knows it.
+type OwnDemand struct {
+	wire.Demand
+	// Created is the revision that has created its key, 0 while there is none.
+	Created int64
+}
+
+// name returns the name of the instance, empty if there is none.
+func (o Own) name() instance { return instance{o.Host, o.Instance} }
+
+// is reports whether a claim belongs to the instance.
+func (o Own) is(by instance) bool { return by != (instance{}) && by == o.name() }
+
+// pool returns a pool that a claim of the instance waits for which is named by HOST/INSTANCE/ID, empty if it is none.
+func (o Own) pool(named string) string {
+	by, id := split(named)
+	for i := range o.Waiting {
+		if w := &o.Waiting[i]; o.is(by) && w.Claim == id {
+			return sortedNames(w.Pools)[0]
+		}
+	}
+	return ""
+}
+
+// waiters returns the demands of the instance that etcd has not granted, which were asked for before etcd was read.
+func (o Own) waiters(s *State) (all []*waiter) {
+	for i := range o.Waiting {
+		d := &o.Waiting[i]
+		if d.Steps == 0 && s.heldBy(o.name(), d.Claim) != nil {
+			continue
+		}
+		w := &waiter{Demand: &d.Demand, by: o.name(), stamp: d.Stamped(d.Created)}
+		if d.Stamp == nil && d.Created == 0 {
+			w.stamp = wire.Stamp{Revision: math.MaxInt64, Index: i}
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// queueOf returns the wait queue: what etcd shows, and instead of that the demands of an instance as it knows them,
+// which may not be in etcd yet, or may be about to be deleted there.
+func (s *State) queueOf(o Own) []*waiter {
+	inEtcd := s.waiting()
+	if o.name() == (instance{}) {
+		return inEtcd
+	}
+	all, own := make([]*waiter, 0, len(inEtcd)+len(o.Waiting)), map[string]*waiter{}
+	for _, w := range inEtcd {
+		if w.by == o.name() {
+			own[w.Claim] = w
+		} else {
+			all = append(all, w)
+		}
+	}
+	for _, w := range o.waiters(s) {
+		if shown := own[w.Claim]; shown != nil {
+			w.lease, w.ref = shown.lease, shown.ref
+		}
+		all = append(all, w)
+	}
+	slices.SortFunc(all, (*waiter).compare)
+	return all
+}
