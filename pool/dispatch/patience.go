@@ -111,15 +111,13 @@ func (p *probation) begin(now, dispatched time.Duration) {
 	p.serving, p.well = true, now
 }
 
-// poll records that a poll was sent and answered, or was not answered. It reports whether it was answered in time.
-func (p *probation) poll(now, sent time.Duration, answered bool) bool {
-	ok := answered && now-sent <= wellAnswered
-	if !ok || sent-p.answered > pollGap {
+// poll records that a poll was sent and answered, or was not answered.
+func (p *probation) poll(now, sent time.Duration, answered bool) {
+	if !answered || now-sent > wellAnswered || sent-p.answered > pollGap {
 		p.well = now
 	}
 	p.answered = now
 	if now-p.well >= p.length {
 		p.serving = false
 	}
-	return ok
 }

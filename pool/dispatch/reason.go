@@ -101,12 +101,8 @@ func (s *Succession) nextPoll(now time.Duration, wall time.Time) time.Duration {
 		next = s.polls.last + standbyPoll
 	}
 	if due, ok := s.silence(wall); ok && !s.probation.serving {
-		switch {
-		case s.sight.polled < due:
-		case s.sight.well: // it waits for a lease, or after a refusal
+		if s.sight.polled >= due { // it waits for a lease, or after a refusal
 			due = s.sight.polled + standbyPoll
-		default: // the last one was not answered in time
-			due = now
 		}
 		next = min(next, due)
 	}

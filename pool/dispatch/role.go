@@ -168,8 +168,9 @@ func (s *Succession) SeeMark(now time.Duration, at int64, kv *mvccpb.KeyValue) {
 func (s *Succession) Polled(now, sent time.Duration, at int64, role, mark *mvccpb.KeyValue) {
 	s.SeeRole(now, at, role)
 	s.SeeMark(now, at, mark)
-	s.sight.confirm(sent, s.probation.poll(now, sent, true))
+	s.sight.confirm(sent)
 	s.polls.answered(sent)
+	s.probation.poll(now, sent, true)
 }
 
 // Unanswered shows that a poll that was sent at a time had no answer, but an error.
@@ -238,7 +239,7 @@ func (s *Succession) act(now time.Duration, wall time.Time) (t *pb.TxnRequest, l
 		return nil, false, never
 	case now < c.due:
 		return nil, false, c.due
-	case c.why == silent && s.sight.polled < c.due, c.why == silent && !s.sight.well && s.sight.polled < c.due+maxPatience:
+	case c.why == silent && s.sight.polled < c.due:
 		return nil, false, never // after the next poll
 	case s.own.Lease == 0:
 		return nil, true, never

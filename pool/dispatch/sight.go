@@ -34,7 +34,6 @@ type sight struct {
 	same    time.Duration // since when the role and the life are the same
 
 	polled time.Duration // when the last poll was sent that has shown both as they are
-	well   bool          // that poll was answered in time
 }
 
 // seeRole records the role's key at a revision, nil if it was absent. It reports whether it has changed.
@@ -81,8 +80,9 @@ func (s *sight) seeMark(now time.Duration, at int64, key string, kv *mvccpb.KeyV
 	}
 }
 
-// confirm records that a poll that was sent at a time has shown what is known now.
-func (s *sight) confirm(sent time.Duration, well bool) { s.polled, s.well = sent, well }
+// confirm records that a poll that was sent at a time has shown what is known now. Without one at the end of the patience,
+// each time in which etcd stands still would look like silence: the dispatcher puts the mark when etcd goes on.
+func (s *sight) confirm(sent time.Duration) { s.polled = max(s.polled, sent) }
 
 // is reports whether the role is that of an instance.
 func (s *sight) is(host, instance string) bool {
