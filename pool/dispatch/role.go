@@ -52,12 +52,13 @@ type Ready struct {
 	Txn *pb.TxnRequest
 	// Poll is set if role and mark are to be read now: see [Succession.Polled].
 	Poll bool
-	// Lease is set if the instance would take the role, and has no lease for it.
+	// Lease is set if the instance would take the role, and has no lease for it: one is to be granted, and shown to
+	// [Succession.Set].
 	Lease bool
 	// Role is the revision of the role under which this instance dispatches now, 0 if it does not dispatch.
 	Role int64
-	// Changed is set once after the role was taken, by any instance: demands without an offer put the pending keys of
-	// their pools again.
+	// Changed is set once after any instance has taken the role: the pending keys of the pools of demands without an offer
+	// are to be put again, as the new dispatcher may not know that these pools are pending.
 	Changed bool
 	// Nobody is set while nobody dispatches, and this instance can't: its demands are to be served by itself.
 	Nobody bool
@@ -81,7 +82,8 @@ const (
 // Succession decides for one instance whether it dispatches: when it takes the role, from which other one, and when it
 // gives it up. It dispatches only under a role that it has put itself, in this life, with a known outcome.
 //
-// It has no clock: times are since any moment, and must not go back.
+// It has no clock: times are since any moment, and must not go back. After each call that shows something, [Succession.Ready]
+// is to be called, and at the time that it returns.
 type Succession struct {
 	keys           wire.Keys
 	host, instance string
@@ -116,7 +118,7 @@ func NewSuccession(keys wire.Keys, host, instance string, kind wire.Kind) *Succe
 	return &Succession{keys: keys, host: host, instance: instance, kind: kind, hash: instanceHash(host, instance), seized: -seizeAgain}
 }
 
-// Set shows what has become of the instance.
+// Set shows the instance as it is now. Its demands count from the call that first shows them.
 func (s *Succession) Set(now time.Duration, i Instance) {
 	if i.Demands && !s.own.Demands {
 		s.since = now
@@ -164,7 +166,8 @@ func (s *Succession) SeeMark(now time.Duration, at int64, kv *mvccpb.KeyValue) {
 	s.sight.seeMark(now, at, s.keys.Mark(), kv)
 }
 
-// Polled shows the answer to a poll that was sent at a time: both keys at one revision, nil if they were absent.
+// Polled shows the answer to a poll that was sent at a time: both keys at one revision, nil if they were absent. Each
+// transaction that has the operations of [Succession.Reads] is one.
 func (s *Succession) Polled(now, sent time.Duration, at int64, role, mark *mvccpb.KeyValue) {
 	s.SeeRole(now, at, role)
 	s.SeeMark(now, at, mark)

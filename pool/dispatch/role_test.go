@@ -281,6 +281,45 @@ func TestAMarkIsASignOfLife(t *testing.T) {
 	}
 }
 
+// The dispatcher dies just after it has put the mark, at any time between two polls of the one that follows.
+func TestASilentDispatcherIsReplacedInTime(t *testing.T) {
+	for _, tc := range []struct {
+		kind           wire.Kind
+		interval, most time.Duration
+	}{
+		{wire.Service, 1500 * ms, 4 * sec}, // the longest that the defaults allow
+		{wire.Coordinator, standbyPoll, 3 * sec},
+	} {
+		for phase := time.Duration(0); phase < tc.interval; phase += 50 * ms {
+			b := newBench(t, tc.kind)
+			b.hash = 9_999
+			b.other(wire.Coordinator, nil).mark(true)
+			if tc.kind == wire.Service {
+				b.waits()
+			}
+			b.poll(0).mark(true)
+			from := b.now
+			b.now += phase
+			poll := b.now
+			for b.now-from < 10*sec {
+				r := b.ready()
+				if r.Txn != nil {
+					break
+				}
+				if r.Poll || b.now >= poll {
+					poll = b.now + tc.interval
+					b.poll(0)
+				} else {
+					b.now = min(poll, r.At)
+				}
+			}
+			if got := b.now - from; got > tc.most {
+				t.Errorf("%s, %v after a poll: %v", tc.kind, tc.interval-phase, got)
+			}
+		}
+	}
+}
+
 func TestSilenceIsTakenFromAPollAtItsEnd(t *testing.T) {
 	b := newBench(t, wire.Service).waits().other(wire.Server, nil).mark(true).poll(0)
 	b.now += 2200 * ms
