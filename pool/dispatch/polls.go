@@ -8,8 +8,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// never is later than any time.
-const never time.Duration = math.MaxInt64
+// noTime is later than any time.
+const noTime time.Duration = math.MaxInt64
 
 // polls is when role and mark are polled. Other polls of the instance that read them count too.
 type polls struct {

@@ -18,8 +18,8 @@ const (
 	silent           // the dispatcher shows no sign of life
 )
 
-// claim is why and when an instance takes the role.
-type claim struct {
+// takeOver is why and when an instance takes the role.
+type takeOver struct {
 	why reason
 	due time.Duration
 }
@@ -35,27 +35,27 @@ func (s *Succession) rank() wire.Kind {
 	return s.kind
 }
 
-// claim returns why the instance takes the role that it has seen, and when.
-func (s *Succession) claim(wall time.Time) claim {
+// nextTakeOver returns why the instance takes the role that it has seen, and when.
+func (s *Succession) nextTakeOver(wall time.Time) takeOver {
 	needs := s.own.Demands || s.own.Leads
 	switch from, empty := s.sight.vacant(); {
 	case s.sight.is(s.host, s.instance):
-		return claim{orphaned, s.seized + seizeAgain}
+		return takeOver{orphaned, s.seized + seizeAgain}
 	case empty && s.isNamed() && s.own.Demands:
-		return claim{named, 0}
+		return takeOver{named, 0}
 	case empty && s.own.Leads:
-		return claim{vacant, 0}
+		return takeOver{vacant, 0}
 	case empty && needs:
-		return claim{vacant, max(from, s.since) + pauseOf(s.kind, s.hash)}
+		return takeOver{vacant, max(from, s.since) + pauseOf(s.kind, s.hash)}
 	case empty, s.sight.state == unseen, s.probation.serving:
-		return claim{}
+		return takeOver{}
 	case s.outranks():
-		return claim{outranked, s.seized + seizeAgain}
+		return takeOver{outranked, s.seized + seizeAgain}
 	}
 	if due, ok := s.silence(wall); ok {
-		return claim{silent, due}
+		return takeOver{silent, due}
 	}
-	return claim{}
+	return takeOver{}
 }
 
 // isNamed reports whether the instance shall follow the one that ends.
@@ -87,16 +87,16 @@ func (s *Succession) silence(wall time.Time) (due time.Duration, ok bool) {
 func (s *Succession) nextPoll(now time.Duration, wall time.Time) time.Duration {
 	needs := s.own.Demands || s.kind == wire.Coordinator
 	switch {
-	case s.stage == ended, s.stage == leaving:
-		return never
-	case s.stage == holding:
+	case s.stage == stageEnded, s.stage == stageLeaving:
+		return noTime
+	case s.stage == stageDispatching:
 		return max(s.polls.last, s.took) + holderPoll
 	case !needs:
-		return never
+		return noTime
 	case s.sight.state == unseen:
 		return now
 	}
-	next := never
+	next := noTime
 	if s.kind == wire.Coordinator {
 		next = s.polls.last + standbyPoll
 	}
@@ -111,7 +111,7 @@ func (s *Succession) nextPoll(now time.Duration, wall time.Time) time.Duration {
 
 // nobody returns from when on the instance has to serve its demands itself, unless something changes.
 func (s *Succession) nobody(wall time.Time) (from time.Duration, ok bool) {
-	if !s.own.Demands || s.stage == holding || s.stage == ended {
+	if !s.own.Demands || s.stage == stageDispatching || s.stage == stageEnded {
 		return 0, false
 	}
 	if s.polls.denied {

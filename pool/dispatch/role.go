@@ -64,19 +64,19 @@ type Ready struct {
 	Nobody bool
 	// Done is set when the end of the instance needs nothing more from the succession.
 	Done bool
-	// At is when the next call is due if nothing is shown before.
+	// At is when the next call is due if nothing is shown before; the longest time that there is if none is.
 	At time.Duration
 }
 
-// stage is what the instance does with the role.
-type stage int
+// roleStage is what the instance does with the role.
+type roleStage int
 
 const (
-	following stage = iota
-	taking          // the transaction is under way
-	holding         // it dispatches
-	leaving         // it gives the role up
-	ended
+	stageFollowing   roleStage = iota
+	stageTaking                // the transaction is under way
+	stageDispatching           // it dispatches
+	stageLeaving               // it gives the role up
+	stageEnded
 )
 
 // Succession decides for one instance whether it dispatches: when it takes the role, from which other one, and when it
@@ -99,7 +99,7 @@ type Succession struct {
 	sight   sight
 	changed bool
 
-	stage  stage
+	stage  roleStage
 	role   int64         // of the instance, while it dispatches
 	took   time.Duration // when it has taken the role
 	why    reason        // of the last transaction that takes the role
@@ -126,7 +126,7 @@ func (s *Succession) Set(now time.Duration, i Instance) {
 	if s.own.Demands || s.own.Waiting || i.Demands || i.Waiting {
 		s.idle = now
 	}
-	if i.Lease != s.own.Lease && s.stage == holding {
+	if i.Lease != s.own.Lease && s.stage == stageDispatching {
 		s.lose(now) // the role is on the lease
 	}
 	s.own = i
@@ -135,15 +135,15 @@ func (s *Succession) Set(now time.Duration, i Instance) {
 // End shows that the instance ends, and which one shall follow if it dispatches.
 func (s *Succession) End(f Follower) {
 	s.ending, s.follower = true, f
-	if s.stage == following {
+	if s.stage == stageFollowing {
 		s.follow()
 	}
 }
 
 // follow has the instance follow the role of others, unless it ends.
 func (s *Succession) follow() {
-	if s.stage, s.role = following, 0; s.ending {
-		s.stage = ended
+	if s.stage, s.role = stageFollowing, 0; s.ending {
+		s.stage = stageEnded
 	}
 }
 
@@ -156,7 +156,7 @@ func (s *Succession) SeeRole(now time.Duration, at int64, kv *mvccpb.KeyValue) {
 	if kv != nil && !first && !s.sight.role.Ends {
 		s.changed = true
 	}
-	if s.stage == holding && s.sight.revision != s.role {
+	if s.stage == stageDispatching && s.sight.revision != s.role {
 		s.lose(now)
 	}
 }
@@ -201,7 +201,7 @@ func (s *Succession) lose(now time.Duration) {
 // Ready returns what is to be done. The time of day is for the value of the role, and for the take-overs in it.
 func (s *Succession) Ready(now time.Duration, wall time.Time) Ready {
 	var r Ready
-	at := never
+	at := noTime
 	if now < s.pause {
 		at = s.pause
 	} else if txn, lease, due := s.act(now, wall); txn != nil {
@@ -213,7 +213,7 @@ func (s *Succession) Ready(now time.Duration, wall time.Time) Ready {
 	if r.Poll = s.polls.due(now, next); !r.Poll {
 		at = min(at, s.polls.next(next))
 	}
-	r.Role, r.Done, r.Changed = s.role, s.stage == ended, s.changed
+	r.Role, r.Done, r.Changed = s.role, s.stage == stageEnded, s.changed
 	s.changed = false
 	nobody, ok := s.nobody(wall)
 	if r.Nobody = ok && now >= nobody; ok && !r.Nobody {
@@ -226,26 +226,26 @@ func (s *Succession) Ready(now time.Duration, wall time.Time) Ready {
 // act returns the next transaction, or when there may be one, or that it needs a lease.
 func (s *Succession) act(now time.Duration, wall time.Time) (t *pb.TxnRequest, lease bool, due time.Duration) {
 	switch {
-	case s.stage == holding && s.ending:
+	case s.stage == stageDispatching && s.ending:
 		return s.leave(wall), false, 0
-	case s.stage == holding && s.kind != wire.Coordinator && !s.own.Demands && !s.own.Waiting:
+	case s.stage == stageDispatching && s.kind != wire.Coordinator && !s.own.Demands && !s.own.Waiting:
 		if due := s.idle + idleTime; now < due {
 			return nil, false, due
 		}
 		return s.leave(wall), false, 0
-	case s.stage != following:
-		return nil, false, never
+	case s.stage != stageFollowing:
+		return nil, false, noTime
 	}
-	c := s.claim(wall)
+	c := s.nextTakeOver(wall)
 	switch {
 	case c.why == noReason:
-		return nil, false, never
+		return nil, false, noTime
 	case now < c.due:
 		return nil, false, c.due
 	case c.why == silent && s.sight.polled < c.due:
-		return nil, false, never // after the next poll
+		return nil, false, noTime // after the next poll
 	case s.own.Lease == 0:
-		return nil, true, never
+		return nil, true, noTime
 	}
 	return s.take(c.why, wall), false, 0
 }
@@ -260,7 +260,7 @@ func (s *Succession) take(why reason, wall time.Time) *pb.TxnRequest {
 		t.Compare = append(t.Compare, store.ModEquals(s.keys.Mark(), s.sight.mark))
 	}
 	t.Success[0].GetRequestPut().Value = wire.EncodeRole(v)
-	s.stage, s.why, s.value = taking, why, v
+	s.stage, s.why, s.value = stageTaking, why, v
 	return t
 }
 
@@ -273,7 +273,7 @@ func (s *Succession) leave(wall time.Time) *pb.TxnRequest {
 		op = store.Put(s.keys.Role(), wire.EncodeRole(v), s.own.Lease)
 	}
 	t := s.change(s.role, op)
-	s.stage, s.role = leaving, 0
+	s.stage, s.role = stageLeaving, 0
 	return t
 }
 
@@ -295,7 +295,7 @@ func (s *Succession) Reads() []*pb.RequestOp {
 // the role may be held by this instance without its knowledge: it is replaced when it is seen.
 func (s *Succession) Answer(now time.Duration, resp *pb.TxnResponse, err error) {
 	was := s.stage
-	if was != taking && was != leaving {
+	if was != stageTaking && was != stageLeaving {
 		return // forgotten
 	}
 	s.follow()
@@ -314,14 +314,14 @@ func (s *Succession) Answer(now time.Duration, resp *pb.TxnResponse, err error) 
 	case !resp.Succeeded:
 		s.SeeRole(now, rev, only(resp.Responses[0]))
 		s.SeeMark(now, rev, only(resp.Responses[1]))
-	case was == taking:
+	case was == stageTaking:
 		s.taken(now, rev)
 	}
 }
 
 // taken records that the role was taken at a revision. Another instance may have taken it since.
 func (s *Succession) taken(now time.Duration, rev int64) {
-	s.stage, s.role, s.took, s.idle = holding, rev, now, now
+	s.stage, s.role, s.took, s.idle = stageDispatching, rev, now, now
 	if s.why == orphaned || s.why == outranked {
 		s.seized = now
 	}

@@ -342,7 +342,7 @@ func (h *roleHost) step() {
 	if r.At <= w.now {
 		w.fail("%s is to be called again at %v", h.host, r.At)
 	}
-	if r.At != never && (h.wake <= w.now || r.At < h.wake) {
+	if r.At != noTime && (h.wake <= w.now || r.At < h.wake) {
 		h.wake = r.At
 		w.after(r.At-w.now, func() { h.arrive(func() {}) })
 	}
@@ -776,8 +776,8 @@ func TestEveryRuleOfTheRoleIsNeeded(t *testing.T) {
 		"the deletion of offers":   {faultSchedule, roleMutant{request: deletions(roleKeys.OffersAll())}},
 		"the deletion of the mark": {faultSchedule, roleMutant{request: deletions(roleKeys.Mark())}},
 		"a role of this life alone": {chaosSchedule, ready(func(s *Succession, _ time.Duration) {
-			if s.stage == following && s.sight.is(s.host, s.instance) {
-				s.stage, s.role = holding, s.sight.revision
+			if s.stage == stageFollowing && s.sight.is(s.host, s.instance) {
+				s.stage, s.role = stageDispatching, s.sight.revision
 			}
 		})},
 		"the patience": {slowSchedule, ready(func(s *Succession, now time.Duration) {
