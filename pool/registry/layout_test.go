@@ -89,15 +89,22 @@ func TestDataOfAnotherLayoutIsRefused(t *testing.T) {
 	}
 }
 
-// seam calls a function before each transaction of a backend.
+// seam calls functions before and after each transaction of a backend. If before returns an error, it is the answer.
 type seam struct {
 	store.Backend
-	before func(*pb.TxnRequest)
+	before func(*pb.TxnRequest) error
+	after  func(*pb.TxnResponse)
 }
 
 func (s seam) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
-	s.before(req)
-	return s.Backend.Txn(ctx, req)
+	if err := s.before(req); err != nil {
+		return nil, err
+	}
+	resp, err := s.Backend.Txn(ctx, req)
+	if err == nil && s.after != nil {
+		s.after(resp)
+	}
+	return resp, err
 }
 
 // Another process may be faster: with the version, or with a pool of the old layout.
@@ -111,7 +118,10 @@ func TestWhatIsPutWhileTheVersionIsCheckedCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
 			l := c.layout()
-			l.Backend = seam{c.client, func(*pb.TxnRequest) { c.put(c.keys.Prefix()+tc.key, tc.value) }}
+			l.Backend = seam{Backend: c.client, before: func(*pb.TxnRequest) error {
+				c.put(c.keys.Prefix()+tc.key, tc.value)
+				return nil
+			}}
 			err := l.Check(t.Context())
 			if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v", err)

@@ -70,13 +70,13 @@ func (s *survey) transactions(base []*pb.Compare) (all []*pb.TxnRequest) {
 }
 
 // rewrite adds that a spec is put again, if it has not changed and no slot of its pool is held. The key of a task names
-// the spec that a run has created for it: it is put in the same revision.
+// the spec that a run has created for it: it is put in the same revision. It is not compared: while the spec is as it
+// was, only runs put the key, to name the same spec again.
 func (s *survey) rewrite(txn *pb.TxnRequest, is *oldSpec) {
 	key := s.keys.Spec(is.pool)
 	txn.Compare = append(txn.Compare, store.ModEquals(key, is.revision), store.NonePutSince(s.keys.Slots(is.pool), 0))
 	txn.Success = append(txn.Success, store.Put(key, wire.EncodeSpec(is.spec, 0), 0))
 	if t, ok := s.tasks[is.pool]; ok && t.spec == is.revision {
-		txn.Compare = append(txn.Compare, store.ModEquals(t.key, t.revision))
 		txn.Success = append(txn.Success, store.Put(t.key, encodeTask(), 0))
 	}
 }

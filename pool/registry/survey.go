@@ -50,10 +50,10 @@ type oldSpec struct {
 	retain   time.Duration
 }
 
-// oldTask is the key of a task whose pool was created by a run. The revisions are those of the key and of the spec.
+// oldTask is the key of a task whose pool was created by a run, with the revision of the spec.
 type oldTask struct {
-	key            string
-	revision, spec int64
+	key  string
+	spec int64
 }
 
 // span is all keys of a range, none of which is kept.
@@ -114,7 +114,7 @@ func shown(part string) string { return text.Visible(problem.Clip(part)) }
 func (s *survey) task(kv *mvccpb.KeyValue) {
 	if spec, err := decodeTask(string(kv.Key), kv.Value, kv.ModRevision); err == nil {
 		name := pool.TaskPrefix + strings.TrimPrefix(string(kv.Key), s.keys.Tasks())
-		s.tasks[name] = oldTask{string(kv.Key), kv.ModRevision, spec}
+		s.tasks[name] = oldTask{string(kv.Key), spec}
 	}
 }
 

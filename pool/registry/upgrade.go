@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -14,8 +15,8 @@ import (
 )
 
 const (
-	// maxTogether bounds the specs, and the ranges, of a transaction: each spec has up to 3 compares, and etcd takes
-	// 128. maxDeleted bounds the keys that a transaction deletes.
+	// maxTogether bounds the specs, and the ranges, of a transaction: each spec has 2 compares, and etcd takes 128.
+	// maxDeleted bounds the keys that a transaction deletes.
 	maxTogether = 30
 	maxDeleted  = 1000
 	// txnTimeout bounds a transaction.
@@ -77,20 +78,33 @@ func (l Layout) Upgrade(ctx context.Context) (Upgraded, error) {
 	u := upgrade{Layout: l, least: -1}
 	for {
 		finished, err := u.round(ctx)
-		if err == nil && !finished {
-			continue
-		}
-		var p *problem.Error
 		switch {
 		case finished:
 			return u.done, nil
-		case errors.As(err, &p):
-			return u.done, p
-		case errors.Is(err, store.ErrDenied), errors.Is(err, store.ErrNoSpace), u.rounds > maxRounds, ctx.Err() != nil:
-			return u.done, store.Problem(upgrading, err)
+		case err != nil && ends(ctx, err), u.rounds > maxRounds:
+			return u.done, failed(cmp.Or(err, errChanged))
+		case err != nil:
+			pause(ctx, time.Duration(u.rounds)*roundPause)
 		}
-		pause(ctx, time.Duration(u.rounds)*roundPause)
 	}
+}
+
+// ends reports whether an error ends the upgrade: trying again does not help.
+func ends(ctx context.Context, err error) bool {
+	var p *problem.Error
+	return errors.As(err, &p) || errors.Is(err, store.ErrDenied) || errors.Is(err, store.ErrNoSpace) || ctx.Err() != nil
+}
+
+// failed returns the problem that an upgrade ends with.
+func failed(err error) error {
+	var p *problem.Error
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.Is(err, errChanged):
+		return problem.New(problem.Precondition, upgrading+": %w", err)
+	}
+	return store.Problem(upgrading, err)
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -126,11 +140,8 @@ func (u *upgrade) round(ctx context.Context) (finished bool, err error) {
 		return false, err
 	}
 	left := s.left()
-	switch {
-	case u.least < 0 || left < u.least:
+	if u.least < 0 || left < u.least {
 		u.least, u.rounds = left, 0
-	case u.rounds > maxRounds:
-		return false, problem.New(problem.Precondition, upgrading+": %w", errChanged)
 	}
 	u.note(s)
 	for _, txn := range s.transactions(u.base()) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/registry"
 	"github.com/berthhq/berth/pool/wire"
@@ -112,8 +114,17 @@ func TestPoolsAreKeptAndAllElseOfThemIsDeleted(t *testing.T) {
 		c.put(c.keys.Waiter("p01", fmt.Sprintf("0002-%04d", i)), "x")
 	}
 	before := c.keysUnder(c.keys.Prefix())
-	l, ops, txns := c.layout(), 0, 0
-	l.Backend = seam{c.client, func(r *pb.TxnRequest) { ops, txns = max(ops, len(r.Compare), len(r.Success)), txns+1 }}
+	l, ops, txns, most := c.layout(), 0, 0, int64(0)
+	l.Backend = seam{c.client, func(r *pb.TxnRequest) error {
+		ops, txns = max(ops, len(r.Compare), len(r.Success)), txns+1
+		return nil
+	}, func(r *pb.TxnResponse) {
+		deleted := int64(0)
+		for _, one := range r.Responses {
+			deleted += one.GetResponseDeleteRange().GetDeleted()
+		}
+		most = max(most, deleted)
+	}}
 	done, err := l.Upgrade(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -123,10 +134,10 @@ func TestPoolsAreKeptAndAllElseOfThemIsDeleted(t *testing.T) {
 	if done.Already || done.Pools != 70 || int(done.Keys) != before-after+1 || !slices.Equal(done.Retained, []string{"p05", "p10", "p15", "p20", "p25", "p30", "p35", "p40", "p45", "p50", "p55", "p60", "p65"}) {
 		t.Errorf("of %d keys, %d are left: %+v", before, after, done)
 	}
-	if ops > 128 {
-		t.Errorf("a transaction has %d compares or operations", ops)
+	if ops > 128 || most > 1000 {
+		t.Errorf("a transaction has %d compares or operations, and one deletes %d keys", ops, most)
 	}
-	t.Logf("%d transactions of at most %d operations", txns, ops)
+	t.Logf("%d transactions of at most %d operations, which delete at most %d keys", txns, ops, most)
 	revision := c.get(c.keys.Layout()).ModRevision
 	if again, err := c.layout().Upgrade(t.Context()); err != nil || !cmp.Equal(again, registry.Upgraded{Already: true}) {
 		t.Errorf("again: %+v, %v", again, err)
@@ -315,6 +326,55 @@ func TestAnUpgradeOutlastsLostAnswers(t *testing.T) {
 	if _, err := l.Upgrade(t.Context()); err != nil { // the version is there when it reads again
 		t.Error(err)
 	}
+}
+
+// What etcd refuses, and what others change again and again, ends an upgrade. It does not try for long.
+func TestAnUpgradeThatCanNotBeMadeEnds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before func(c *seamed) error
+		code   problem.Code
+		txns   int
+	}{
+		"denied": {func(*seamed) error { return store.ErrDenied }, problem.EtcdDenied, 1},
+		"full":   {func(*seamed) error { return store.ErrNoSpace }, problem.EtcdFull, 1},
+		"away":   {func(*seamed) error { return store.ErrUnavailable }, problem.EtcdUnavailable, 9},
+		"others change it": {func(c *seamed) error {
+			return c.put(c.keys.Waiter("p00", "1"))
+		}, problem.Precondition, 9},
+		"given up": {func(c *seamed) error { c.cancel(); return context.Canceled }, problem.EtcdUnavailable, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				c := &seamed{b: storetest.NewManualBackend(storetest.New(storetest.Options{})), keys: store.NewKeys("/b/"), cancel: cancel}
+				defer c.b.Close()
+				if _, err := (registry.Registry{Backend: c.b, Keys: c.keys}).Set(t.Context(), "p00", pool.Change{Limit: new(1)}); err != nil {
+					t.Fatal(err)
+				}
+				txns := 0
+				_, err := registry.Layout{Keys: c.keys, Backend: seam{Backend: c.b, before: func(*pb.TxnRequest) error { txns++; return tc.before(c) }}}.Upgrade(ctx)
+				if problem.CodeOf(err) != tc.code || txns > 2*tc.txns+2 || txns < tc.txns {
+					t.Errorf("after %d transactions: %v", txns, err)
+				}
+				if _, err := (registry.Layout{Keys: c.keys, Backend: c.b}).Upgrade(t.Context()); err != nil {
+					t.Errorf("then: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// seamed is a stand-in for etcd that others change.
+type seamed struct {
+	b      *storetest.Backend
+	keys   store.Keys
+	cancel func()
+}
+
+func (c *seamed) put(key string) error {
+	_, err := c.b.Txn(context.Background(), &pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, nil, 0)}})
+	return err
 }
 
 // The pool of a task that a run has created is not an operator's after the upgrade.
