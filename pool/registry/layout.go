@@ -32,7 +32,7 @@ func (l Layout) Check(ctx context.Context) error {
 	_, err := store.Change(ctx, "the layout of the data could not be checked", func(ctx context.Context) (bool, error) {
 		resp, err := l.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(l.key())})
 		if err != nil {
-			return false, err
+			return false, fmt.Errorf("read %s: %w", l.key(), err)
 		}
 		if present, err := l.present(resp.Kvs); present || err != nil {
 			return true, err
@@ -49,8 +49,11 @@ func (l Layout) begin(ctx context.Context) error {
 		Success: []*pb.RequestOp{store.Put(l.key(), version(), 0)},
 		Failure: []*pb.RequestOp{store.Get(l.key())},
 	})
-	if err != nil || resp.Succeeded {
-		return err
+	switch {
+	case err != nil:
+		return fmt.Errorf("put %s: %w", l.key(), err)
+	case resp.Succeeded:
+		return nil
 	}
 	present, err := l.present(resp.Responses[0].GetResponseRange().Kvs)
 	if present || err != nil {

@@ -24,12 +24,12 @@ func (c *cluster) put(key, value string) {
 	c.txn(store.Put(key, []byte(value), 0))
 }
 
-const oldSpec = `{"v":1,"limit":3,"lease_duration":"5m0s","reserve_after":"1m0s"}`
+var anOldSpec = oldSpec(oldSpecs[0], "")
 
 func TestTheVersionIsPutIfThereAreNoPools(t *testing.T) {
 	c := newNumbered(t)
 	c.put(c.keys.Run("a"), "{}") // runs are the same in both layouts
-	c.put("/other/pools/db/spec", oldSpec)
+	c.put("/other/pools/db/spec", anOldSpec)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -55,7 +55,7 @@ func TestDataOfAnotherLayoutIsRefused(t *testing.T) {
 		code       problem.Code
 		want       string
 	}{
-		"old": {"pools/db/spec", oldSpec, problem.Precondition,
+		"old": {"pools/db/spec", anOldSpec, problem.Precondition,
 			"the data under /team/ is of the layout before 2: stop every berth process, wait until no claim is held, then run 'berth upgrade'"},
 		"a slot of a deleted pool": {"pools/db/slots/00/00000", `{}`, problem.Precondition, "of the layout before 2"},
 		"newer": {"layout", `{"v":3,"more":true}`, problem.CorruptValue,
@@ -113,7 +113,7 @@ func TestWhatIsPutWhileTheVersionIsCheckedCounts(t *testing.T) {
 		key, value string
 		want       string // in the error
 	}{
-		"version": {"layout", `{"v":2}`, ""}, "newer": {"layout", `{"v":3}`, "it is too old"}, "pool": {"pools/db/spec", oldSpec, "of the layout before 2"},
+		"version": {"layout", `{"v":2}`, ""}, "newer": {"layout", `{"v":3}`, "it is too old"}, "pool": {"pools/db/spec", anOldSpec, "of the layout before 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)

@@ -35,23 +35,7 @@ type shown struct {
 
 // inEachLayout runs a test on a real etcd, with pools whose slots are in groups and with those whose slots have numbers.
 func inEachLayout(t *testing.T, f func(t *testing.T, c *cluster)) {
-	t.Run("groups", func(t *testing.T) {
-		c := newCluster(t)
-		c.reg = registry.Registry{Backend: c.client, Keys: c.keys.Keys}
-		c.spec = func(name string) shown {
-			c.t.Helper()
-			r, err := pool.Read(c.ctx(), c.client, c.keys.Keys)
-			if err != nil {
-				t.Fatal(err)
-			}
-			d, err := r.Pool(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return shown{d.Spec, d.SpecRevision, d.LimitSince}
-		}
-		f(t, c)
-	})
+	t.Run("groups", func(t *testing.T) { f(t, newGrouped(t)) })
 	t.Run("numbers", func(t *testing.T) { f(t, newNumbered(t)) })
 }
 

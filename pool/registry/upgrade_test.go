@@ -36,43 +36,43 @@ var fates = map[string]bool{
 // outdated are the keys of a pool that the upgrade deletes: those of each kind, and what no berth has put.
 func outdated(k store.Keys, name string) []string {
 	return []string{
-		k.Waiter(name, "0001-a"), k.Queued(name), k.Dispatcher(name), k.Recall(name), k.Notice(name, "one", "i", "a"),
-		k.Pool(name) + "other", k.Pool(name) + "spec/other", k.Pool(name) + "slots",
+		oldWaiter(k, name, "0001-a"), oldQueued(k, name), k.Pool(name) + "dispatcher", k.Pool(name) + "recall",
+		k.Pool(name) + "grants/one/i/a", k.Pool(name) + "other", k.Pool(name) + "spec/other", k.Pool(name) + "slots",
 	}
 }
 
 // old puts data of the old layout, and returns the specs that must be there after the upgrade.
 func (c *cluster) old(pools int) map[string]pool.Spec {
 	c.t.Helper()
-	was, want := registry.Registry{Backend: c.client, Keys: c.keys.Keys}, map[string]pool.Spec{}
+	want := map[string]pool.Spec{}
+	var ops []*pb.RequestOp
+	put := func(key, value string) { ops = append(ops, store.Put(key, []byte(value), 0)) }
 	for i := range pools {
-		name := fmt.Sprintf("p%02d", i)
-		ch := pool.Change{Limit: new([]int{i, pool.Unlimited, pool.Closed}[i%3]), Paused: new(i%4 == 0), LeaseDuration: new(time.Duration(i+5) * time.Second)}
-		if i%5 == 0 {
-			ch.Retain, ch.ReserveAfter = new(time.Second), new(pool.NeverReserve)
+		name, s, retain := fmt.Sprintf("p%02d", i), oldSpecs[i%len(oldSpecs)], ""
+		if i%5 == 0 && i > 0 {
+			retain = "1s"
 		}
-		if *ch.LeaseDuration < 10*time.Second {
-			ch.Retain = nil
+		if s.LeaseDuration += time.Duration(i) * time.Second; s.Limit > 0 {
+			s.Limit = i + 1
 		}
-		put, err := was.Set(c.ctx(), name, ch)
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		put.Spec.Retain = 0
-		want[name] = put.Spec
+		put(c.keys.Spec(name), oldSpec(s, retain))
+		want[name] = s
 		for _, key := range outdated(c.keys.Keys, name) {
-			c.put(key, "x")
+			put(key, "x")
 		}
 	}
 	for _, key := range outdated(c.keys.Keys, "deleted") {
-		c.put(key, "x")
+		put(key, "x")
 	}
-	c.put(c.keys.Pools()+"key", "x")
+	put(c.keys.Pools()+"key", "x")
 	for prefix := range fates {
-		c.put(c.keys.Prefix()+prefix, "x")
+		put(c.keys.Prefix()+prefix, "x")
 		if strings.HasSuffix(prefix, "/") {
-			c.put(c.keys.Prefix()+prefix+"one/a", "x")
+			put(c.keys.Prefix()+prefix+"one/a", "x")
 		}
+	}
+	for some := range slices.Chunk(ops, 100) {
+		c.txn(some...)
 	}
 	return want
 }
@@ -110,8 +110,12 @@ func (c *cluster) upgraded(want map[string]pool.Spec) {
 func TestPoolsAreKeptAndAllElseOfThemIsDeleted(t *testing.T) {
 	c := newCluster(t)
 	want := c.old(70)
-	for i := range 2500 {
-		c.put(c.keys.Waiter("p01", fmt.Sprintf("0002-%04d", i)), "x")
+	for i := range 25 {
+		var ops []*pb.RequestOp
+		for j := range 100 {
+			ops = append(ops, store.Put(oldWaiter(c.keys.Keys, "p01", fmt.Sprintf("0002-%02d-%02d", i, j)), []byte("x"), 0))
+		}
+		c.txn(ops...)
 	}
 	before := c.keysUnder(c.keys.Prefix())
 	l, ops, txns, most := c.layout(), 0, 0, int64(0)
@@ -179,24 +183,24 @@ func TestWhatKeepsTheDataFromBeingUpgradedIsNamed(t *testing.T) {
 	}{
 		"a process": {map[string]string{k.Presence("one", "i"): "x"}, problem.Precondition, 1, 0,
 			[]string{"the data under /berth/ is in use: these processes are alive: one/i; stop every berth process"}},
-		"a claim": {map[string]string{k.Slot("db", 1, 2): record("a", "one"), k.Slot("db", 1, 3): `{"v":1,"n":1,"claim":"a","main":"db/1/2"}`}, problem.Precondition, 0, 1,
+		"a claim": {map[string]string{oldSlot(k, "db", 1, 2): record("a", "one"), oldSlot(k, "db", 1, 3): `{"v":1,"n":1,"claim":"a","main":"db/1/2"}`}, problem.Precondition, 0, 1,
 			[]string{"these claims are held: one/i/a; stop"}},
-		"both": {map[string]string{k.Presence("one", "i"): "x", k.Slot("none", 1, 2): record("a", "two")}, problem.Precondition, 1, 1,
+		"both": {map[string]string{k.Presence("one", "i"): "x", oldSlot(k, "none", 1, 2): record("a", "two")}, problem.Precondition, 1, 1,
 			[]string{"these processes are alive: one/i; these claims are held: two/i/a; stop"}},
 		"many processes": {many(func(i int) string { return k.Presence("h", fmt.Sprintf("i%02d", i)) }, x), problem.Precondition, 11, 0,
 			[]string{"h/i00, h/i01,", "h/i09, and more; stop"}},
-		"many claims": {many(func(i int) string { return k.Slot("db", 0, i) }, func(i int) string { return record(fmt.Sprintf("c%02d", i), "one") }), problem.Precondition, 0, 11,
+		"many claims": {many(func(i int) string { return oldSlot(k, "db", 0, i) }, func(i int) string { return record(fmt.Sprintf("c%02d", i), "one") }), problem.Precondition, 0, 11,
 			[]string{"one/i/c00, one/i/c01,", "one/i/c09, and more; stop"}},
-		"a part of a claim": {map[string]string{k.Slot("db", 1, 3): `{"v":1,"n":1,"claim":"a","main":"db/1/2"}`}, problem.Precondition, 0, 1,
-			[]string{"the key " + k.Slot("db", 1, 3) + " of a claim without a holder"}},
-		"a slot that can't be read": {map[string]string{k.Slot("db", 1, 3): `x`}, problem.Precondition, 0, 1, []string{k.Slot("db", 1, 3) + ", which can't be read"}},
+		"a part of a claim": {map[string]string{oldSlot(k, "db", 1, 3): `{"v":1,"n":1,"claim":"a","main":"db/1/2"}`}, problem.Precondition, 0, 1,
+			[]string{"the key " + oldSlot(k, "db", 1, 3) + " of a claim without a holder"}},
+		"a slot that can't be read": {map[string]string{oldSlot(k, "db", 1, 3): `x`}, problem.Precondition, 0, 1, []string{oldSlot(k, "db", 1, 3) + ", which can't be read"}},
 		"a key among the slots":     {map[string]string{k.Slots("db") + "\x1b": `x`}, problem.Precondition, 0, 1, []string{k.Slots("db") + "^[, which can't"}},
-		"a holder with no name":     {map[string]string{k.Slot("db", 1, 3): record("a", "\x1b")}, problem.Precondition, 0, 1, []string{k.Slot("db", 1, 3)}},
+		"a holder with no name":     {map[string]string{oldSlot(k, "db", 1, 3): record("a", "\x1b")}, problem.Precondition, 0, 1, []string{oldSlot(k, "db", 1, 3)}},
 		"a spec that can't be read": {map[string]string{k.Spec("x"): `{"v":1,"limit":-7,"lease_duration":"5m","reserve_after":"0s"}`, k.Spec("y"): `?`}, problem.CorruptValue, 0, 0,
 			[]string{k.Spec("x"), "limit", k.Spec("y"), "then run 'berth upgrade' again"}},
 		"a spec that is newer":    {map[string]string{k.Spec("x"): `{"v":3}`}, problem.CorruptValue, 0, 0, []string{k.Spec("x"), "version 3"}},
-		"a spec of no pool":       {map[string]string{k.Spec("X"): oldSpec}, problem.CorruptValue, 0, 0, []string{k.Spec("X")}},
-		"a present spec, no pool": {map[string]string{k.Spec("db"): oldSpec, k.Spec("x"): `{"v":2}`}, problem.CorruptValue, 0, 0, []string{k.Spec("x")}},
+		"a spec of no pool":       {map[string]string{k.Spec("X"): anOldSpec}, problem.CorruptValue, 0, 0, []string{k.Spec("X")}},
+		"a present spec, no pool": {map[string]string{k.Spec("db"): anOldSpec, k.Spec("x"): `{"v":2}`}, problem.CorruptValue, 0, 0, []string{k.Spec("x")}},
 		"many specs":              {many(func(i int) string { return k.Spec(fmt.Sprintf("x%02d", i)) }, x), problem.CorruptValue, 0, 0, []string{k.Spec("x09"), "; and more"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -339,7 +343,7 @@ func TestAnUpgradeThatCanNotBeMadeEnds(t *testing.T) {
 		"full":   {func(*seamed) error { return store.ErrNoSpace }, problem.EtcdFull, 1},
 		"away":   {func(*seamed) error { return store.ErrUnavailable }, problem.EtcdUnavailable, 9},
 		"others change it": {func(c *seamed) error {
-			return c.put(c.keys.Waiter("p00", "1"))
+			return c.put(oldWaiter(c.keys, "p00", "1"), "x")
 		}, problem.Precondition, 9},
 		"given up": {func(c *seamed) error { c.cancel(); return context.Canceled }, problem.EtcdUnavailable, 1},
 	} {
@@ -349,7 +353,7 @@ func TestAnUpgradeThatCanNotBeMadeEnds(t *testing.T) {
 				defer cancel()
 				c := &seamed{b: storetest.NewManualBackend(storetest.New(storetest.Options{})), keys: store.NewKeys("/b/"), cancel: cancel}
 				defer c.b.Close()
-				if _, err := (registry.Registry{Backend: c.b, Keys: c.keys}).Set(t.Context(), "p00", pool.Change{Limit: new(1)}); err != nil {
+				if err := c.put(c.keys.Spec("p00"), anOldSpec); err != nil {
 					t.Fatal(err)
 				}
 				txns := 0
@@ -372,29 +376,22 @@ type seamed struct {
 	cancel func()
 }
 
-func (c *seamed) put(key string) error {
-	_, err := c.b.Txn(context.Background(), &pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, nil, 0)}})
+func (c *seamed) put(key, value string) error {
+	_, err := c.b.Txn(context.Background(), &pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, []byte(value), 0)}})
 	return err
 }
 
 // The pool of a task that a run has created is not an operator's after the upgrade.
 func TestPoolsOfTasksStayThoseOfRuns(t *testing.T) {
 	c := newCluster(t)
-	was := registry.Registry{Backend: c.client, Keys: c.keys.Keys}
 	for _, name := range []string{"task.mine", "task.again"} {
-		_, op, err := was.Declare(c.ctx(), name, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.txn(op, store.Put(c.keys.Task(strings.TrimPrefix(name, pool.TaskPrefix)), []byte(`{"v":1}`), 0))
+		c.txn(store.Put(c.keys.Spec(name), []byte(anOldSpec), 0), store.Put(c.keys.Task(strings.TrimPrefix(name, pool.TaskPrefix)), []byte(`{"v":1}`), 0))
 	}
 	c.put(c.keys.Task("again"), fmt.Sprintf(`{"v":1,"spec":%d}`, c.get(c.keys.Spec("task.again")).ModRevision))
 	c.put(c.keys.Task("theirs"), `{"v":1}`)
 	c.put(c.keys.Task("unreadable"), `?`)
 	for _, name := range []string{"task.theirs", "task.unreadable"} {
-		if _, err := was.Set(c.ctx(), name, pool.Change{Limit: new(3)}); err != nil {
-			t.Fatal(err)
-		}
+		c.put(c.keys.Spec(name), anOldSpec)
 	}
 	if done, err := c.layout().Upgrade(t.Context()); err != nil || done.Pools != 4 {
 		t.Fatal(done, err)

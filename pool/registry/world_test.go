@@ -101,12 +101,14 @@ func decoded(kv *mvccpb.KeyValue) (s pool.Spec, version int) {
 	if s, _, err := wire.DecodeSpec("k", kv.Value, kv.ModRevision); err == nil {
 		return s, 2
 	}
-	was, err := pool.DecodeSpec("k", kv.Value, kv.ModRevision)
-	if err != nil {
-		return pool.Spec{}, 0
+	for _, limit := range []int{0, 1, 2, 3} {
+		for _, paused := range []bool{false, true} {
+			if s := specOf(limit, paused); string(kv.Value) == oldSpec(s, "") {
+				return s, 1
+			}
+		}
 	}
-	was.Retain = 0
-	return was.Spec, 1
+	return pool.Spec{}, 0
 }
 
 // committed checks what must hold at each revision.
@@ -302,12 +304,12 @@ func (w *world) work() {
 	name := w.pool()
 	switch spec := w.value(w.keys.Spec(name)); {
 	case w.IntN(2) == 0:
-		t.Success = append(t.Success, store.Put(w.keys.Waiter(name, fmt.Sprint(w.IntN(9))), []byte("x"), 0), store.Put(w.keys.Queued(name), []byte("x"), 0))
+		t.Success = append(t.Success, store.Put(oldWaiter(w.keys.Keys, name, fmt.Sprint(w.IntN(9))), []byte("x"), 0), store.Put(oldQueued(w.keys.Keys, name), []byte("x"), 0))
 	case spec == nil || !strings.Contains(string(spec.Value), `"v":1`):
 		return
 	default:
 		t.Compare = append(t.Compare, store.ModEquals(w.keys.Spec(name), spec.ModRevision))
-		t.Success = append(t.Success, store.Put(w.keys.Slot(name, 0, w.IntN(9)), []byte(`{"claim":"a","record":{"holder":{"host":"one","instance":"i"}}}`), 0))
+		t.Success = append(t.Success, store.Put(oldSlot(w.keys.Keys, name, 0, w.IntN(9)), []byte(`{"claim":"a","record":{"holder":{"host":"one","instance":"i"}}}`), 0))
 	}
 	if w.IntN(2) == 0 {
 		w.hung = append(w.hung, t)
@@ -344,25 +346,32 @@ func (w *world) operate() {
 	if w.done {
 		return
 	}
-	before := w.by
-	w.by = byOperator
-	defer func() { w.by = before }()
-	was, ctx, name := registry.Registry{Backend: w.root, Keys: w.keys.Keys}, context.Background(), w.pool()
+	name := w.pool()
+	key, task, rev := w.keys.Spec(name), w.keys.Task("t"), int64(0)
+	is := w.value(key)
+	if is != nil {
+		if rev = is.ModRevision; !strings.Contains(string(is.Value), `"v":1`) {
+			return // the command can't read it
+		}
+	}
+	var ops []*pb.RequestOp
 	switch x := w.IntN(10); {
 	case x < 2:
-		_, _ = was.Delete(ctx, name, nil)
-	case x < 5 && name == "task.t":
-		if same, op, err := was.Declare(ctx, name, 3); err == nil && op != nil {
-			w.as(byOperator, &pb.TxnRequest{Compare: []*pb.Compare{same}, Success: []*pb.RequestOp{op, store.Put(w.keys.Task("t"), []byte(`{"v":1}`), 0)}})
-		}
-	case x < 6 && w.value(w.keys.Task("t")) != nil:
-		if same, op, err := was.Declare(ctx, "task.t", 3); err == nil && op == nil && w.value(w.keys.Task("t")).ModRevision == same.GetModRevision() {
-			value := fmt.Sprintf(`{"v":1,"spec":%d}`, same.GetModRevision())
-			w.as(byOperator, &pb.TxnRequest{Compare: []*pb.Compare{same}, Success: []*pb.RequestOp{store.Put(w.keys.Task("t"), []byte(value), 0)}})
-		}
+		ops = append(ops, store.Delete(key))
+	case x < 5 && name == "task.t" && is == nil:
+		ops = append(ops, store.Put(key, []byte(oldSpec(specOf(3, false), "")), 0), store.Put(task, []byte(`{"v":1}`), 0))
+	case x < 6 && name == "task.t" && is != nil && w.value(task) != nil:
+		ops = append(ops, store.Put(task, fmt.Appendf(nil, `{"v":1,"spec":%d}`, rev), 0))
 	default:
-		_, _ = was.Set(ctx, name, pool.Change{Limit: new(w.IntN(9)), Paused: new(w.IntN(2) == 0)})
+		ops = append(ops, store.Put(key, []byte(oldSpec(specOf(w.IntN(4), w.IntN(2) == 0), "")), 0))
 	}
+	w.as(byOperator, &pb.TxnRequest{Compare: []*pb.Compare{store.ModEquals(key, rev)}, Success: ops})
+}
+
+func specOf(limit int, paused bool) pool.Spec {
+	s := pool.DefaultSpec()
+	s.Limit, s.Paused = limit, paused
+	return s
 }
 
 // follow has a process of the present layout put its keys.
