@@ -25,6 +25,7 @@ type world struct {
 	claims  map[string]*made // by id
 	demands map[string]*put  // by the key of the first pool
 	n       int
+	follows *State // if it is not nil, it is shown each write
 }
 
 // made is a claim that was made.
@@ -71,6 +72,9 @@ func (w *world) write(lease int64, values map[string][]byte) {
 		old := w.kvs[key]
 		if v == nil {
 			delete(w.kvs, key)
+			if w.follows != nil {
+				w.follows.Delete(key)
+			}
 			continue
 		}
 		kv := &kv{Key: []byte(key), Value: v, CreateRevision: w.rev, ModRevision: w.rev, Lease: lease}
@@ -78,6 +82,12 @@ func (w *world) write(lease int64, values map[string][]byte) {
 			kv.CreateRevision = old.CreateRevision
 		}
 		w.kvs[key] = kv
+		if w.follows != nil {
+			w.follows.Put(kv)
+		}
+	}
+	if w.follows != nil {
+		w.follows.Show(w.rev)
 	}
 }
 
