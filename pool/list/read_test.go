@@ -21,6 +21,13 @@ func (w *world) backend(t *testing.T) *storetest.Backend {
 	t.Helper()
 	b := storetest.NewManualBackend(storetest.New(storetest.Options{}))
 	t.Cleanup(b.Close)
+	w.fill(t, b)
+	return b
+}
+
+// fill writes what a world holds, but for leases, each revision in one transaction.
+func (w *world) fill(t *testing.T, b store.Backend) {
+	t.Helper()
 	byRev := map[int64][]*pb.RequestOp{}
 	var revs []int64
 	for _, key := range sortedNames(w.kvs) {
@@ -36,7 +43,6 @@ func (w *world) backend(t *testing.T) *storetest.Backend {
 			t.Fatal(err)
 		}
 	}
-	return b
 }
 
 // ranges records the ranges that are read.

@@ -61,6 +61,8 @@ type Own struct {
 	Waiting []OwnDemand
 	// Trouble is why no lease could be made for them, nil if one could.
 	Trouble error
+	// Revision is one that shows what the instance knows of its claims that hold slots.
+	Revision int64
 }
 
 // OwnDemand is a demand as its owner knows it.
@@ -76,15 +78,27 @@ func (o Own) name() instance { return instance{o.Host, o.Instance} }
 // is reports whether a claim belongs to the instance.
 func (o Own) is(by instance) bool { return by != (instance{}) && by == o.name() }
 
-// pool returns a pool that a claim of the instance waits for which is named by HOST/INSTANCE/ID, empty if it is none.
-func (o Own) pool(named string) string {
+// demand returns the demand of the instance that is named by HOST/INSTANCE/ID, nil if there is none.
+func (o Own) demand(named string) *OwnDemand {
 	by, id := split(named)
+	if !o.is(by) {
+		return nil
+	}
 	for i := range o.Waiting {
-		if w := &o.Waiting[i]; o.is(by) && w.Claim == id {
-			return sortedNames(w.Pools)[0]
+		if o.Waiting[i].Claim == id {
+			return &o.Waiting[i]
 		}
 	}
-	return ""
+	return nil
+}
+
+// pool returns a pool of that demand, empty if there is none.
+func (o Own) pool(named string) string {
+	d := o.demand(named)
+	if d == nil {
+		return allPools
+	}
+	return sortedNames(d.Pools)[0]
 }
 
 // waiters returns the demands of the instance that etcd has not granted, which were asked for before etcd was read.

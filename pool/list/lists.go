@@ -1,0 +1,149 @@
+package list
+
+import (
+	"context"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+)
+
+// Lists answers the callers of one instance: with what the instance has written, what it knows of its claims that wait,
+// and what others have written at least a second ago, or up to now with [pool.Fresh].
+type Lists struct {
+	reads *reads
+	own   func(context.Context) (Own, error)
+}
+
+// NewLists returns lists that read from etcd. The function own returns what the instance knows; it is called before etcd is
+// read, so that a claim which etcd does not show is in one of both.
+func NewLists(b store.Backend, keys store.Keys, own func(context.Context) (Own, error)) *Lists {
+	return &Lists{newReads(b, keys), own}
+}
+
+// AtLeast has all later answers show a revision: the instance has written it, or has seen it.
+func (l *Lists) AtLeast(revision int64) { l.reads.atLeast(revision) }
+
+// Shown returns the latest revision that a caller was answered with, 0 if there is none of the present history of etcd.
+func (l *Lists) Shown() int64 { return l.reads.latestShown() }
+
+// Pools returns all pools by name.
+func (l *Lists) Pools(ctx context.Context) ([]pool.Status, error) {
+	s, o, err := l.all(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	return s.Pools(o), nil
+}
+
+// Claims returns all claims that hold slots, of all hosts, the oldest first, and all that wait, in the order of the wait
+// queue.
+func (l *Lists) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.WaiterStatus, error) {
+	s, o, err := l.all(ctx, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	holders, waiters := s.Claims(o)
+	return holders, waiters, nil
+}
+
+// Space returns what the waiters leave of all pools.
+func (l *Lists) Space(ctx context.Context) (*pool.Space, error) {
+	s, o, err := l.all(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	return s.Space(o), nil
+}
+
+// Pool returns one pool. An unknown one is a PoolNotFound problem.
+func (l *Lists) Pool(ctx context.Context, name string) (pool.Detail, error) {
+	return again(func(fresh bool) (pool.Detail, error) {
+		s, o, err := l.some(ctx, name, fresh)
+		if err != nil {
+			return pool.Detail{}, err
+		}
+		return s.Pool(name, o)
+	}, problem.PoolNotFound)
+}
+
+// Why explains one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is a ClaimNotFound problem.
+func (l *Lists) Why(ctx context.Context, id string) (pool.Why, error) {
+	return again(func(fresh bool) (pool.Why, error) {
+		o, err := l.knows(ctx)
+		if err != nil {
+			return pool.Why{}, err
+		}
+		s, err := l.read(ctx, o.pool(id), fresh) // the pools of a claim of its own are enough
+		if err == nil && !s.has(o.demand(id)) {
+			s, err = l.read(ctx, allPools, fresh)
+		}
+		if err != nil {
+			return pool.Why{}, err
+		}
+		return s.Why(id, o)
+	}, problem.ClaimNotFound)
+}
+
+// again asks once more for what is not found: it may have been created just now.
+func again[T any](ask func(fresh bool) (T, error), notFound problem.Code) (T, error) {
+	v, err := ask(false)
+	if err != nil && problem.CodeOf(err) == notFound {
+		return ask(true)
+	}
+	return v, err
+}
+
+// all returns all pools, and what the instance knows.
+func (l *Lists) all(ctx context.Context, fresh bool) (*State, Own, error) {
+	o, err := l.knows(ctx)
+	if err != nil {
+		return nil, o, err
+	}
+	s, err := l.read(ctx, allPools, fresh)
+	return s, o, err
+}
+
+// some returns a pool with those that its waiters wait for, and what the instance knows.
+func (l *Lists) some(ctx context.Context, name string, fresh bool) (*State, Own, error) {
+	o, err := l.knows(ctx)
+	if err != nil {
+		return nil, o, err
+	}
+	s, err := l.read(ctx, name, fresh)
+	for i := range o.Waiting {
+		if w := &o.Waiting[i]; err == nil && w.Pools[name] > 0 && !s.has(w) {
+			s, err = l.read(ctx, allPools, fresh)
+		}
+	}
+	return s, o, err
+}
+
+// knows returns what the instance knows, and has etcd show what it is to show.
+func (l *Lists) knows(ctx context.Context) (Own, error) {
+	o, err := l.own(ctx)
+	l.reads.atLeast(o.Revision)
+	return o, err
+}
+
+// read returns the state of a pool, or of all.
+func (l *Lists) read(ctx context.Context, name string, fresh bool) (*State, error) {
+	s, err := l.reads.get(ctx, name, fresh || pool.IsFresh(ctx))
+	if err != nil && ctx.Err() != nil {
+		err = problem.New(problem.EtcdUnavailable, "the state of the pools has not been read from etcd yet: %w", err)
+	}
+	return s, err
+}
+
+// has reports whether the pools of a demand were read; nil is no demand.
+func (s *State) has(d *OwnDemand) bool {
+	if d == nil || s.only == nil {
+		return true
+	}
+	for name := range d.Pools {
+		if !s.only[name] {
+			return false
+		}
+	}
+	return true
+}
