@@ -29,15 +29,15 @@ func version() []byte { return store.Encode(store.V{Version: wire.Version}) }
 // version. A process must not read or write pools before Check has returned nil. Its errors are problems; that of
 // older data is [ErrOldLayout].
 func (l Layout) Check(ctx context.Context) error {
-	_, err := store.Change(ctx, "the layout of the data could not be checked", func(ctx context.Context) (bool, error) {
+	_, err := store.Change(ctx, "the layout of the data could not be checked", func(ctx context.Context) (none struct{}, err error) {
 		resp, err := l.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(l.key())})
 		if err != nil {
-			return false, fmt.Errorf("read %s: %w", l.key(), err)
+			return none, fmt.Errorf("read %s: %w", l.key(), err)
 		}
 		if present, err := l.present(resp.Kvs); present || err != nil {
-			return true, err
+			return none, err
 		}
-		return true, l.begin(ctx)
+		return none, l.begin(ctx)
 	})
 	return err
 }

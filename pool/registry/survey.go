@@ -9,15 +9,18 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/wire"
 )
 
-// maxNamed bounds what an error names of each kind. A survey stops when it knows of one more.
-const maxNamed = 10
+const (
+	// maxNamed bounds what an error names of each kind. A survey stops when it knows of one more.
+	maxNamed = 10
+	// maxShown bounds each name, in bytes: the keys of slots, and HOST/INSTANCE, are shorter.
+	maxShown = 300
+)
 
 // survey is what etcd has at one revision: what keeps it from being upgraded, and what the upgrade has to do.
 type survey struct {
@@ -107,8 +110,8 @@ func (s *survey) process(kv *mvccpb.KeyValue) {
 	s.processes = append(s.processes, shown(strings.TrimPrefix(string(kv.Key), s.keys.Hosts())))
 }
 
-// shown returns a part of a key as an error may quote it.
-func shown(part string) string { return text.Visible(problem.Clip(part)) }
+// shown returns a key, or a part of one, as an error may show it.
+func shown(key string) string { return text.Visible(text.Cut(key, maxShown)) }
 
 // task takes the key of a task. One that can't be read is left as it is.
 func (s *survey) task(kv *mvccpb.KeyValue) {

@@ -183,6 +183,8 @@ func TestWhatKeepsTheDataFromBeingUpgradedIsNamed(t *testing.T) {
 	}{
 		"a process": {map[string]string{k.Presence("one", "i"): "x"}, problem.Precondition, 1, 0,
 			[]string{"the data under /berth/ is in use: these processes are alive: one/i; stop every berth process"}},
+		"a process with a long name": {map[string]string{k.Presence(strings.Repeat("h", 63), strings.Repeat("i", 63)): "x"}, problem.Precondition, 1, 0,
+			[]string{strings.Repeat("h", 63) + "/" + strings.Repeat("i", 63) + ";"}},
 		"a claim": {map[string]string{oldSlot(k, "db", 1, 2): record("a", "one"), oldSlot(k, "db", 1, 3): `{"v":1,"n":1,"claim":"a","main":"db/1/2"}`}, problem.Precondition, 0, 1,
 			[]string{"these claims are held: one/i/a; stop"}},
 		"both": {map[string]string{k.Presence("one", "i"): "x", oldSlot(k, "none", 1, 2): record("a", "two")}, problem.Precondition, 1, 1,
