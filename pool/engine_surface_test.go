@@ -50,10 +50,16 @@ func (opener) Follower(b store.Backend, keys store.Keys) enginetest.Follower {
 }
 
 func (opener) Known() map[string]string {
+	const unwatched = "it does not notice what is deleted in a pool that it does not watch"
 	return map[string]string{
 		"a claim that fits is not delayed by one of several pools that does not":              "direct grants fail in all pools of a claim that waits, until the dispatcher has run",
 		"a host that hangs delays all others by 600 ms in all":                                "each of its waiting claims delays the others by 2.3 s",
 		"a waiting claim is granted by its poll while no watch of its host delivers anything": "it polls, and then waits for its watch",
+		"an id is held once though two hosts ask for it at the same moment":                   "hosts do not compare ids, and both are granted",
+		"slots that belong to no claim of their instance are freed within 2 minutes":          "its callers ask for it, each minute",
+		"slots that were deleted by hand are noticed within 15 s":                             unwatched,
+		"a claim of which a part was deleted ends and the rest is freed":                      unwatched,
+		"by force slots are freed in a full etcd and their holder learns of it within 15 s":   unwatched,
 	}
 }
 

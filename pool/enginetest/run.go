@@ -32,9 +32,13 @@ const (
 // topics are the behaviors by what they are about.
 func topics() map[string][]behavior {
 	return map[string][]behavior{
-		"grants": granting,
-		"queue":  queueing,
-		"specs":  specifying,
+		"ending":      ending,
+		"grants":      granting,
+		"identity":    identities,
+		"queue":       queueing,
+		"revocations": revoking,
+		"slots":       losing,
+		"specs":       specifying,
 	}
 }
 
