@@ -56,6 +56,7 @@ func (opener) Known() map[string]string {
 		"a host that hangs delays all others by 600 ms in all":                                "each of its waiting claims delays the others by 2.3 s",
 		"a waiting claim is granted by its poll while no watch of its host delivers anything": "it polls, and then waits for its watch",
 		"an id is held once though two hosts ask for it at the same moment":                   "hosts do not compare ids, and both are granted",
+		"one claim at a time holds slots for a step":                                          "slots are granted before it is known whether the step can be taken",
 		"slots that belong to no claim of their instance are freed within 2 minutes":          "its callers ask for it, each minute",
 		"slots that were deleted by hand are noticed within 15 s":                             unwatched,
 		"a claim of which a part was deleted ends and the rest is freed":                      unwatched,

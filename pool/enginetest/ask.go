@@ -142,7 +142,7 @@ func (a *asked) answer() {
 	a.h.w.Helper()
 	select {
 	case <-a.done:
-	case <-time.After(20 * patience):
+	case <-time.After(a.h.w.long()):
 		a.h.w.Fatalf("%s is not answered", a.id)
 	}
 }
@@ -159,7 +159,7 @@ func (w world) ended(c Claim, code problem.Code) {
 	w.Helper()
 	select {
 	case <-c.Context().Done():
-	case <-time.After(20 * patience):
+	case <-time.After(w.long()):
 		w.Fatalf("%s has not ended", c.Grant().ID)
 	}
 	if problem.CodeOf(c.Err()) != code {

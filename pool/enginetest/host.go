@@ -40,6 +40,9 @@ type setup struct {
 	spoil func(*storetest.Backend)
 }
 
+// down is a host that can't reach etcd at its start.
+func down(s *setup) { s.lazy, s.spoil = true, (*storetest.Backend).Down }
+
 // clock is the time of a bubble or of the machine.
 type clock struct{ start time.Time }
 

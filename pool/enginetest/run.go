@@ -32,13 +32,19 @@ const (
 // topics are the behaviors by what they are about.
 func topics() map[string][]behavior {
 	return map[string][]behavior{
+		"bridges":     bridges,
 		"ending":      ending,
+		"etcd":        troubles,
+		"events":      happenings,
 		"grants":      granting,
 		"identity":    identities,
+		"lists":       listing,
 		"queue":       queueing,
+		"restore":     restoring,
 		"revocations": revoking,
 		"slots":       losing,
 		"specs":       specifying,
+		"steps":       stepping,
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -397,7 +396,7 @@ func damaged(w world) {
 
 func hasPool(w world) {
 	w.pool("db", 1)
-	cut := w.host("cut", func(s *setup) { s.lazy, s.spoil = true, (*storetest.Backend).Down })
+	cut := w.host("cut", down)
 	if !cut.HasPool("db") || !cut.HasPool("no") {
 		w.Error("a pool is said not to be there though etcd has never answered")
 	}

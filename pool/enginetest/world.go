@@ -47,9 +47,17 @@ func newWorld(t *testing.T, open Opener, e etcd, keys store.Keys) world {
 	return world{T: t, Registry: open.Registry(e.any, keys), Revoker: open.Revoker(e.any, keys), open: open, etcd: e, keys: keys, live: &[]*host{}}
 }
 
-// ctx returns a context that ends with patience.
+// long is how long an answer may take: in a bubble, where waiting takes no time, until leases have ended and more.
+func (w world) long() time.Duration {
+	if w.etcd.root != nil {
+		return 20 * patience
+	}
+	return patience
+}
+
+// ctx returns a context that ends when an answer takes too long.
 func (w world) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), w.long())
 	w.Cleanup(cancel)
 	return ctx
 }
