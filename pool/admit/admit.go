@@ -68,35 +68,71 @@ func (d Decision) Served() []int {
 //     pools, its slots are kept together: what is free now and what becomes so
 //     go to nobody behind it.
 func Admit(capacities []Capacity, waiters []*Waiter) Decision {
-	free, reserved := FreeSlots(capacities), make([]bool, len(capacities))
-	d := Decision{Free: free, Reserved: reserved}
-	if len(waiters) == 0 || !anyFree(free) {
+	k := NewWalk(capacities)
+	d := Decision{Free: k.free, Reserved: k.reserved}
+	if len(waiters) == 0 || !anyFree(k.free) {
 		return d
 	}
 	for i, w := range waiters {
-		if w.Yielded || !possible(capacities, w) {
+		if k.Next(w) != Fit {
 			continue
 		}
-		switch {
-		case Fits(free, w):
-			take(free, w)
-			if w.Mine {
-				d.Grants = append(d.Grants, i)
-			} else {
-				d.Fits = append(d.Fits, i)
-			}
-			if !anyFree(free) {
-				return d // nobody behind fits
-			}
-		case w.Reserve && !anyOf(reserved, w):
-			take(free, w)
-			for _, n := range w.Needs {
-				reserved[n.Pool] = true
-			}
+		if w.Mine {
+			d.Grants = append(d.Grants, i)
+		} else {
+			d.Fits = append(d.Fits, i)
+		}
+		if !anyFree(k.free) {
+			return d // nobody behind fits
 		}
 	}
 	return d
 }
+
+// Verdict is what a waiter gets.
+type Verdict int
+
+// Verdicts: the waiter can't be granted as things are, or is passed; it does not fit; it does not fit, and what is free
+// is kept for it; it fits, and its slots are taken.
+const (
+	Impossible Verdict = iota
+	Short
+	Reserves
+	Fit
+)
+
+// Walk decides about waiters one by one, in their order, by the rules of [Admit].
+type Walk struct {
+	capacities []Capacity
+	free       []int
+	reserved   []bool
+}
+
+// NewWalk returns a walk over waiters for pools of these capacities.
+func NewWalk(capacities []Capacity) *Walk {
+	return &Walk{capacities: capacities, free: FreeSlots(capacities), reserved: make([]bool, len(capacities))}
+}
+
+// Next decides about the next waiter.
+func (k *Walk) Next(w *Waiter) Verdict {
+	switch {
+	case w.Yielded || !possible(k.capacities, w):
+		return Impossible
+	case Fits(k.free, w):
+		take(k.free, w)
+		return Fit
+	case w.Reserve && !anyOf(k.reserved, w):
+		take(k.free, w)
+		for _, n := range w.Needs {
+			k.reserved[n.Pool] = true
+		}
+		return Reserves
+	}
+	return Short
+}
+
+// Free returns the free slots of each pool after the waiters so far.
+func (k *Walk) Free() []int { return k.free }
 
 // FreeSlots returns the free slots of each pool, below 0 after a limit was lowered.
 func FreeSlots(capacities []Capacity) []int {

@@ -1,0 +1,169 @@
+package dispatch
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/berthhq/berth/pool/slots"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// demandsName names the keys of demands of one batch, one in each of their pools.
+type demandsName struct {
+	instance
+	number int
+}
+
+// demandsKey is one of them.
+type demandsKey struct {
+	created int64
+	wire.Demands
+}
+
+// first returns the pool of the key that has the demands, of a key in a pool.
+func (k demandsKey) first(pool string) string {
+	if k.First != "" {
+		return k.First
+	}
+	return pool
+}
+
+// batchName names a batch by its first key.
+type batchName struct {
+	demandsName
+	pool string
+}
+
+// batch is the demands of one batch: they count only if the keys of all their pools were created with the first one.
+type batch struct {
+	created int64
+	demands map[int]*demand // by index
+}
+
+// need is how many slots a demand needs of a pool.
+type need struct {
+	pool   *followed
+	n      int
+	blocks bool // it takes blocks
+}
+
+// stage is how far a demand has come.
+type stage int
+
+const (
+	waits stage = iota
+	ended       // it has slots, though it may be in etcd still
+	gone        // it is no longer in etcd
+)
+
+// demand is a claim that waits for slots, or what a worker would take.
+type demand struct {
+	ref      wire.DemandRef
+	owner    *owner
+	claim    string
+	priority int
+	stamp    wire.Stamp
+	needs    []need
+	lists    []string // pools that it keeps pending
+	reserve  bool
+	steps    int
+	class    class
+
+	stage    stage
+	open     int  // offers
+	refusing bool // the open offer refuses it
+	fails    int  // offers that came to nothing since the last one that did not
+	again    time.Duration
+
+	lane *lane
+	pos  int // in the lane
+}
+
+// needsOf writes needs and a priority in one way.
+func needsOf(pools map[string]int, priority int) string {
+	b := strconv.AppendInt(nil, int64(priority), 10)
+	for _, name := range slices.Sorted(maps.Keys(pools)) {
+		b = append(append(append(b, ' '), name...), '=')
+		b = strconv.AppendInt(b, int64(pools[name]), 10)
+	}
+	return string(b)
+}
+
+// newDemand returns a demand as a key that was created at a revision has it.
+func (d *Dispatcher) newDemand(name batchName, created int64, w *wire.Demand) *demand {
+	o := d.owners.of(name.instance)
+	x := &demand{ref: wire.DemandRef{Pool: name.pool, Name: name.number, Created: created, Index: w.Index}, owner: o, claim: w.Claim}
+	x.class = class{o.instance, needsOf(w.Pools, w.Priority)}
+	x.change(w, created)
+	blocks := slots.ByBlocks(w.Pools)
+	for _, p := range slices.Sorted(maps.Keys(w.Pools)) {
+		x.needs = append(x.needs, need{d.view.pools[p], w.Pools[p], blocks[p]})
+	}
+	return x
+}
+
+// change records what the key of a demand says of it now: its claim and pools stay.
+func (x *demand) change(w *wire.Demand, created int64) {
+	x.priority, x.stamp, x.lists, x.reserve, x.steps = w.Priority, w.Stamped(created), w.Pending, w.Reserve, w.Steps
+}
+
+// worker reports whether it is the demand of a worker: it stays when a step was taken.
+func (x *demand) worker() bool { return x.steps > 0 }
+
+// compare ranks demands: the first one is served first.
+func (x *demand) compare(y *demand) int {
+	if c := cmp.Or(cmp.Compare(y.priority, x.priority), x.stamp.Compare(y.stamp), cmp.Compare(x.claim, y.claim)); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(x.ref.Created, y.ref.Created), cmp.Compare(x.ref.Index, y.ref.Index))
+}
+
+// end records that a demand has its slots, or is no longer in etcd.
+func (x *demand) end(s stage) { x.stage = s }
+
+// offered counts an offer that is open, or that the demand is refused.
+func (x *demand) offered(refused bool) { x.open, x.refusing = x.open+1, refused }
+
+// mayHave reports whether it may get an offer: one at a time, but for a worker.
+func (x *demand) mayHave() bool {
+	return x.stage == waits && (x.open == 0 || x.worker() && !x.refusing)
+}
+
+const (
+	// firstPause and mostPause are after what time a demand gets another offer, after the first one and after many that
+	// came to nothing.
+	firstPause = 10 * time.Millisecond
+	mostPause  = time.Second
+)
+
+// outcome is what has become of an offer.
+type outcome int
+
+const (
+	withdrawn outcome = iota // by the dispatcher, or it was not put
+	declined                 // its owner has not taken it
+	taken
+)
+
+// returned counts an offer that is no longer open.
+func (x *demand) returned(o outcome, now time.Duration) {
+	if x.open--; x.open == 0 {
+		x.refusing = false
+	}
+	switch o {
+	case taken:
+		x.fails, x.again = 0, 0
+	case declined:
+		pause := mostPause
+		if x.fails < 7 {
+			pause = min(mostPause, firstPause<<x.fails)
+		}
+		x.fails, x.again = x.fails+1, now+pause
+	}
+}
+
+// moved records where a demand is in the order.
+func (x *demand) moved(l *lane, pos int) { x.lane, x.pos = l, pos }

@@ -1,0 +1,409 @@
+package dispatch
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// Options of a [Dispatcher].
+type Options struct {
+	Keys store.Keys
+	// Host and Instance are those of the dispatcher's own instance, to which it offers in memory.
+	Host, Instance string
+	// Role is the revision at which this instance has put the role's key, and Lease the lease of that key.
+	Role  int64
+	Lease store.LeaseID
+}
+
+// Dispatcher offers slots to the owners of demands, under one role. When the role is lost it has to be dropped. Times
+// are those of one clock that never goes back, from any start.
+type Dispatcher struct {
+	keys    wire.Keys
+	self    instance
+	role    int64
+	lost    bool
+	view    view
+	batches map[batchName]*batch
+	changed map[batchName]bool
+	order   order
+	owners  owners
+	book    book
+	pending pending
+	silence silence
+	mark    mark
+	flight  *flight
+	own     []wire.Offer // not returned yet
+	gone    []*open      // keys that the revision under way has deleted
+	// unwanted are keys to be deleted because their owners have no demands.
+	unwanted map[wire.OfferKey]bool
+	dirty    bool // something has changed since the last plan
+	planAt   time.Duration
+	failing  map[*demand]bool // demands with two or more offers that came to nothing
+	pace     pace
+	counts   counters
+}
+
+// New returns a dispatcher that knows nothing. Show it a [Listing] of all first.
+func New(o Options) *Dispatcher {
+	keys := wire.Keys{Keys: o.Keys}
+	return &Dispatcher{
+		keys: keys, self: instance{o.Host, o.Instance}, role: o.Role,
+		view:    newView(keys),
+		batches: map[batchName]*batch{}, changed: map[batchName]bool{},
+		order:   order{lanes: map[string]*lane{}},
+		owners:  owners{all: map[instance]*owner{}, byHost: map[string]map[*owner]bool{}, toPass: map[*owner]bool{}},
+		book:    newBook(),
+		pending: newPending(),
+		mark:    mark{lease: o.Lease},
+		failing: map[*demand]bool{}, planAt: never, unwanted: map[wire.OfferKey]bool{},
+	}
+}
+
+// Lost reports whether the role was lost.
+func (d *Dispatcher) Lost() bool { return d.lost }
+
+// Demands returns how many demands the view has that have no slots.
+func (d *Dispatcher) Demands() (n int) {
+	for _, o := range d.owners.all {
+		n += o.demands
+	}
+	return n
+}
+
+// Listing is what was read at one revision: all keys of some pools and, if All is set, all offers, pending keys and
+// places.
+type Listing struct {
+	Revision int64
+	Pools    []string
+	All      bool
+	Pages    [][]*mvccpb.KeyValue
+}
+
+// Wants returns pools that have demands and are not known: all of their keys are to be read at one revision, that of the
+// last events or a later one.
+func (d *Dispatcher) Wants() []string { return d.view.read() }
+
+// Listed records a listing. The first one has to be of all, with each pool that has demands, and events may be shown only
+// after it. A listing of all replaces what is known: it is to be made again whenever events may be missing.
+func (d *Dispatcher) Listed(l Listing, now time.Duration) {
+	var had []*open
+	var early []*mvccpb.Event
+	if l.All {
+		d.view.begin(l.Revision)
+		d.pending.reset()
+		had = d.book.hide(l.Revision)
+		d.owners.unpass()
+		for name, p := range d.view.pools {
+			if !slices.Contains(l.Pools, name) {
+				early = append(early, d.unlisted(p)...)
+			}
+		}
+	}
+	for _, name := range l.Pools {
+		early = append(early, d.listed(d.view.follow(name), l.Revision)...)
+	}
+	for _, page := range l.Pages {
+		for _, kv := range page {
+			d.apply(&mvccpb.Event{Type: mvccpb.PUT, Kv: kv}, now)
+		}
+	}
+	for _, ev := range early {
+		if ev.Kv.ModRevision > l.Revision {
+			d.apply(ev, now)
+		}
+	}
+	for _, o := range had {
+		if !o.there {
+			d.closed(o, now)
+		}
+	}
+	d.shown(now)
+}
+
+// listed forgets what is known of a pool that was read, and returns the events that came meanwhile.
+func (d *Dispatcher) listed(p *followed, revision int64) []*mvccpb.Event {
+	for name, key := range p.keys {
+		d.changed[batchName{name, key.first(p.name)}] = true
+	}
+	early := p.listed(revision)
+	for _, o := range d.book.all() {
+		for _, l := range o.loans {
+			d.lendIn(l, p)
+		}
+	}
+	return early
+}
+
+// unlisted forgets a pool that has no demands.
+func (d *Dispatcher) unlisted(p *followed) []*mvccpb.Event {
+	for name, key := range p.keys {
+		d.changed[batchName{name, key.first(p.name)}] = true
+	}
+	p.clear()
+	return p.unread(unknown)
+}
+
+// lendIn lends a pool what is offered of it.
+func (d *Dispatcher) lendIn(l *loan, p *followed) {
+	for i, h := range l.held {
+		if l.demand.needs[i].pool == p {
+			p.slots.Lend(h)
+		}
+	}
+}
+
+// Events shows what a watch of the keys from offers/ to the end of pools/ has shown, up to a revision. No revision may be
+// in two calls.
+func (d *Dispatcher) Events(revision int64, events []*mvccpb.Event, now time.Duration) {
+	for i, ev := range events {
+		at := ev.Kv.ModRevision
+		if d.view.isNew(string(ev.Kv.Key), at) {
+			d.apply(ev, now)
+		}
+		if i+1 == len(events) || events[i+1].Kv.ModRevision != at {
+			d.view.shown(at)
+			d.shown(now)
+		}
+	}
+	d.view.shown(revision)
+	d.shown(now)
+	d.mark.current(now)
+}
+
+// apply records a key that was put or deleted.
+func (d *Dispatcher) apply(ev *mvccpb.Event, now time.Duration) {
+	key, deleted := string(ev.Kv.Key), ev.Type == mvccpb.DELETE
+	switch {
+	case strings.HasPrefix(key, d.keys.Pools()):
+		d.applyPool(ev, key, deleted, now)
+	case strings.HasPrefix(key, d.keys.OffersAll()):
+		d.applyOffer(ev.Kv, key, deleted, now)
+	case strings.HasPrefix(key, d.keys.Pending("")):
+		revision := ev.Kv.ModRevision
+		if deleted {
+			revision = 0
+		}
+		if name := d.view.putPending(key, revision); revision > d.view.listed && !d.view.knows(name) {
+			d.view.want(d.view.follow(name)) // it has demands that no listing has shown
+		}
+	default:
+		if of, ok := d.view.putPlaces(ev.Kv, deleted); ok {
+			d.owners.write(of, ev.Kv.ModRevision)
+		}
+	}
+	d.touch()
+}
+
+// touch has the next transaction planned again, and planned again what it has not got in.
+func (d *Dispatcher) touch() { d.dirty = true }
+
+// plannedAt records that a plan was made, and when the next one is to be made although nothing has changed.
+func (d *Dispatcher) plannedAt(again bool, at time.Duration) { d.dirty, d.planAt = again, at }
+
+func (d *Dispatcher) applyPool(ev *mvccpb.Event, key string, deleted bool, now time.Duration) {
+	name, rest := d.view.poolOf(key)
+	demands := strings.HasPrefix(rest, "demands/")
+	p := d.view.pools[name]
+	switch {
+	case p == nil || p.known == unknown:
+		if demands && !deleted && isPool(name) {
+			d.view.want(d.view.follow(name))
+		}
+	case p.known == reading:
+		if !p.wait(ev) {
+			d.view.want(p)
+		}
+	case demands:
+		p.use(now)
+		d.applyDemands(p, ev.Kv, key, deleted)
+	case deleted:
+		p.delete(d.keys, key)
+	default:
+		if h, ok := p.put(d.keys, ev.Kv); ok {
+			d.claimed(h)
+		}
+	}
+}
+
+// applyDemands records a key of demands that was put or deleted.
+func (d *Dispatcher) applyDemands(p *followed, kv *mvccpb.KeyValue, key string, deleted bool) {
+	at, err := d.keys.DemandKey(key)
+	if err != nil {
+		p.ignore(key, err)
+		return
+	}
+	name := demandsName{instance{at.Host, at.Instance}, at.Name}
+	d.owners.write(name.instance, kv.ModRevision)
+	was := p.deleteDemands(name)
+	if was.created != 0 {
+		d.changed[batchName{name, was.first(p.name)}] = true
+	}
+	if p.ignore(key, nil); deleted {
+		return
+	}
+	_, w, err := d.keys.DecodeDemands(key, kv.Value)
+	if err != nil {
+		p.ignore(key, err)
+		return
+	}
+	is := demandsKey{kv.CreateRevision, w}
+	p.putDemands(name, is)
+	d.changed[batchName{name, is.first(p.name)}] = true
+}
+
+// claimed records that a claim has its slots.
+func (d *Dispatcher) claimed(h holding) {
+	d.owners.write(h.instance, h.put)
+	name := batchName{demandsName{h.instance, h.demand.Name}, h.demand.Pool}
+	if b := d.batches[name]; b != nil && b.created == h.demand.Created {
+		if x := b.demands[h.demand.Index]; x != nil && !x.worker() {
+			d.end(x, ended)
+		}
+	}
+}
+
+// shown acts on what the view shows now that a revision is complete.
+func (d *Dispatcher) shown(now time.Duration) {
+	for name := range d.changed {
+		d.regroup(name)
+	}
+	clear(d.changed)
+	d.closeGone(now)
+	for _, o := range d.book.left(d.view.revision) {
+		if !o.there || o.stage == revoked {
+			d.closed(o, now)
+		}
+	}
+}
+
+// regroup records the demands of a batch as its keys have them. They count only if there is a key in each of their pools
+// that was created at one revision: each pool decides who may have claims wait there.
+func (d *Dispatcher) regroup(name batchName) {
+	b, key := d.batches[name], d.complete(name)
+	if b != nil && b.created != key.created {
+		for _, x := range b.demands {
+			d.end(x, gone)
+		}
+		delete(d.batches, name)
+		b = nil
+	}
+	if key.created == 0 {
+		return
+	}
+	if b == nil {
+		b = &batch{key.created, map[int]*demand{}}
+		d.batches[name] = b
+	}
+	there := map[int]bool{}
+	for i := range key.List {
+		w := &key.List[i]
+		there[w.Index] = true
+		if x := b.demands[w.Index]; x != nil {
+			d.order.remove(x)
+			x.change(w, key.created)
+			d.queue(x)
+			continue
+		}
+		x := d.newDemand(name, key.created, w)
+		b.demands[w.Index] = x
+		d.begin(x)
+	}
+	for index, x := range b.demands {
+		if !there[index] {
+			d.end(x, gone)
+			delete(b.demands, index)
+		}
+	}
+}
+
+// complete returns the key of a batch that has its demands, if the keys of all their pools are there.
+func (d *Dispatcher) complete(name batchName) demandsKey {
+	p := d.view.pools[name.pool]
+	if p == nil {
+		return demandsKey{}
+	}
+	key := p.keys[name.demandsName]
+	if len(key.List) == 0 {
+		return demandsKey{}
+	}
+	for other := range key.List[0].Pools {
+		q := d.view.pools[other]
+		if q == nil {
+			return demandsKey{}
+		}
+		if part := q.keys[name.demandsName]; other != name.pool && (part.created != key.created || part.First != name.pool) {
+			return demandsKey{}
+		}
+	}
+	return key
+}
+
+// begin begins to serve a demand.
+func (d *Dispatcher) begin(x *demand) {
+	x.owner.waiting(1)
+	for _, n := range x.needs {
+		n.pool.waiting.add(x.owner, 1)
+	}
+	if x.needs[0].pool.ended[instanceDemand{x.owner.instance, x.ref}] > 0 && !x.worker() {
+		d.end(x, ended)
+	}
+	d.queue(x)
+}
+
+// queue adds a demand to the order if it may get an offer.
+func (d *Dispatcher) queue(x *demand) {
+	if x.mayHave() {
+		d.order.add(x)
+	}
+}
+
+// end ends that a demand is served.
+func (d *Dispatcher) end(x *demand, s stage) {
+	if x.stage == waits {
+		x.owner.waiting(-1)
+		for _, n := range x.needs {
+			n.pool.waiting.add(x.owner, -1)
+		}
+		d.order.remove(x)
+		d.comesToNothing(x, false)
+		d.left(x.owner)
+	}
+	if x.stage != gone {
+		x.end(s)
+	}
+}
+
+// left acts on that an owner may have no demands.
+func (d *Dispatcher) left(o *owner) {
+	if !o.idle() {
+		return
+	}
+	for n := range o.names {
+		d.unwant(wire.OfferKey{Host: o.host, Instance: o.name, Name: n})
+	}
+	switch o.passing {
+	case passes:
+		d.owners.pass(o, served)
+	case passed:
+		d.unwant(o.passedKey())
+	}
+	d.owners.forget(o)
+}
+
+// age forgets pools that have had no demands for a while.
+func (d *Dispatcher) age(now time.Duration) {
+	for _, p := range d.view.byIndex {
+		if p == nil || p.known == reading || now-p.used <= forgetAfter {
+			continue
+		}
+		if len(p.keys)+len(p.ignored)+d.book.perPool[p] == 0 {
+			d.view.forget(p)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// applyOffer records a key below offers/ that was put or deleted.
+func (d *Dispatcher) applyOffer(kv *mvccpb.KeyValue, key string, deleted bool, now time.Duration) {
+	name, err := d.keys.OfferKey(key)
+	if err != nil {
+		return // it is below the prefix of no instance, or of none that can be named
+	}
+	of := instance{name.Host, name.Instance}
+	if name.Passed() {
+		d.applyPassed(name, kv.ModRevision, deleted)
+		return
+	}
+	o := d.book.keys[name]
+	switch {
+	case o == nil:
+		d.book.see(name, !deleted)
+	case !deleted:
+		d.book.show(o, kv.ModRevision, now)
+	default:
+		if o.stage != revoking {
+			d.owners.write(of, kv.ModRevision)
+		}
+		d.gone = append(d.gone, o)
+	}
+}
+
+// closed records that the offers of a key can no longer be committed. The view has all that was committed from it.
+func (d *Dispatcher) closed(o *open, now time.Duration) {
+	if o.stage == closed {
+		return
+	}
+	was := o.stage
+	if d.book.remove(o); o.key.Host != "" {
+		o.owner.unname(o.key.Name)
+	}
+	for _, l := range o.loans {
+		x := l.demand
+		for i, h := range l.held {
+			x.needs[i].pool.slots.Return(h)
+		}
+		if l.refused == "" {
+			o.owner.offered(x, -1)
+		}
+		became := withdrawn
+		switch {
+		case x.stage == ended || d.took(l):
+			became = taken
+			d.silence.took(now, now-o.since)
+			d.comesToNothing(x, false)
+		case x.stage == waits && (was == put || was == revoked && o.key.Host == ""):
+			became = declined
+			d.counts.add(Declined)
+		}
+		if x.returned(became, now); x.fails > 1 && x.stage == waits {
+			d.comesToNothing(x, true)
+		}
+		d.queue(x)
+	}
+	d.owners.forget(o.owner)
+	d.touch()
+}
+
+// comesToNothing records whether two offers to a demand came to nothing.
+func (d *Dispatcher) comesToNothing(x *demand, is bool) {
+	if delete(d.failing, x); is {
+		d.failing[x] = true
+	}
+}
+
+// closeGone ends the offers whose keys the view has shown to be gone.
+func (d *Dispatcher) closeGone(now time.Duration) {
+	for _, o := range d.gone {
+		d.closed(o, now)
+	}
+	d.gone = nil
+}
+
+// offerOwn offers to the dispatcher's own instance.
+func (d *Dispatcher) offerOwn(o *open) {
+	d.book.addOwn(o)
+	d.own = append(d.own, o.loans[0].offer())
+}
+
+// took reports whether the owner of a worker's demand has taken what was offered.
+func (d *Dispatcher) took(l *loan) bool {
+	if len(l.held) == 0 {
+		return false
+	}
+	p, h := l.demand.needs[0].pool, l.held[0]
+	ref := wire.Ref{Pool: p.name, Area: -1}
+	if len(h.Numbers) > 0 {
+		ref.Number = h.Numbers[0]
+	} else {
+		ref.Area, ref.Number = h.Blocks[0].Area, h.Blocks[0].Name
+	}
+	c, ok := p.claims[ref]
+	return ok && c.instance == l.demand.owner.instance && c.class == l.demand.class
+}
+
+// Offers returns what was offered to the dispatcher's own instance since the last call. Each is to be committed under a
+// compare of the role, and reported by Committed or Declined.
+func (d *Dispatcher) Offers() []wire.Offer {
+	all := d.own
+	d.own = nil
+	return all
+}
+
+// Committed records that an offer to the dispatcher's own instance was committed at a revision.
+func (d *Dispatcher) Committed(demand wire.DemandRef, revision int64, now time.Duration) {
+	if o := d.book.takeOwn(demand); o != nil {
+		d.book.leave(o, revision)
+		d.shown(now)
+	}
+}
+
+// Declined records that an offer to the dispatcher's own instance was not committed, and can't be any longer.
+func (d *Dispatcher) Declined(demand wire.DemandRef, now time.Duration) {
+	if o := d.book.takeOwn(demand); o != nil {
+		d.closed(o, now)
+	}
+}
+
+// all returns all that is open.
+func (b *book) all() (all []*open) {
+	for _, o := range b.keys {
+		all = append(all, o)
+	}
+	for _, own := range b.own {
+		all = append(all, own...)
+	}
+	for _, o := range b.leaving {
+		if o.key.Host == "" && o.stage != closed {
+			all = append(all, o)
+		}
+	}
+	return slices.Compact(all)
+}

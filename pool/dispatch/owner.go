@@ -1,0 +1,159 @@
+package dispatch
+
+import (
+	"hash/fnv"
+	"time"
+
+	"github.com/berthhq/berth/pool/slots"
+)
+
+// passing is how far it has come that an owner is passed, because it was silent after an offer.
+type passing int
+
+const (
+	served  passing = iota
+	passes          // the key that says so is to be put
+	putting         // its put was sent, and is not seen yet
+	passed          // until that key is gone
+)
+
+// owner is an instance that has demands or open offers.
+type owner struct {
+	instance
+	hash    uint32
+	demands int            // that have not ended
+	open    map[string]int // claims in open offers, by pool
+	offers  int            // claims in open offers
+	placed  int            // those of a worker's demands
+	names   map[int]bool   // of offers keys
+	passing passing
+	put     int64           // the revision at which the key was put that says that it is passed
+	wrote   int64           // the last revision in which it has written
+	silent  []time.Duration // when it was silent, within a minute
+}
+
+// hashOf returns the hash by which an instance chooses the names of its blocks.
+func hashOf(i instance) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(i.host + "/" + i.name)) // it never fails
+	return h.Sum32()
+}
+
+// owners is all owners.
+type owners struct {
+	all    map[instance]*owner
+	byHost map[string]map[*owner]bool
+	toPass map[*owner]bool // those in the state passes
+}
+
+// of returns an owner.
+func (o *owners) of(i instance) *owner {
+	x := o.all[i]
+	if x == nil {
+		x = &owner{instance: i, hash: hashOf(i), open: map[string]int{}, names: map[int]bool{}}
+		if o.all[i] = x; o.byHost[i.host] == nil {
+			o.byHost[i.host] = map[*owner]bool{}
+		}
+		o.byHost[i.host][x] = true
+	}
+	return x
+}
+
+// forget forgets an owner of which there is nothing to remember.
+func (o *owners) forget(x *owner) {
+	if busy := !x.idle() || x.offers > 0 || len(x.names) > 0; busy || x.passing != served || o.all[x.instance] != x {
+		return
+	}
+	delete(o.all, x.instance)
+	if delete(o.byHost[x.host], x); len(o.byHost[x.host]) == 0 {
+		delete(o.byHost, x.host)
+	}
+}
+
+// write records that an instance has written something at a revision.
+func (o *owners) write(i instance, revision int64) {
+	if x := o.all[i]; x != nil {
+		x.wrote = max(x.wrote, revision)
+	}
+}
+
+// waiting counts demands of an owner.
+func (x *owner) waiting(n int) { x.demands += n }
+
+// offered counts a claim in an open offer, or with -1 one that is no longer open.
+func (x *owner) offered(of *demand, n int) {
+	for _, need := range of.needs {
+		if x.open[need.pool.name] += n; x.open[need.pool.name] <= 0 {
+			delete(x.open, need.pool.name)
+		}
+	}
+	if x.offers += n; of.worker() {
+		x.placed += n
+	}
+}
+
+// newName returns the lowest free name of an offers key from one on, which is then in use.
+func (x *owner) newName(n int) int {
+	for x.names[n] {
+		n++
+	}
+	x.names[n] = true
+	return n
+}
+
+// unname ends the use of a name.
+func (x *owner) unname(n int) { delete(x.names, n) }
+
+// strikes is how often within strikesWithin an owner must be silent for its next offers to stay open for longer.
+const (
+	strikes       = 3
+	strikesWithin = time.Minute
+)
+
+// struck records that an owner was silent.
+func (x *owner) struck(now time.Duration) {
+	if x.silent = append(x.silent, now); len(x.silent) > strikes {
+		x.silent = x.silent[1:]
+	}
+}
+
+// often reports whether an owner was silent often.
+func (x *owner) often(now time.Duration) bool {
+	return len(x.silent) == strikes && now-x.silent[0] <= strikesWithin
+}
+
+// pass records how far it has come that an owner is passed.
+func (o *owners) pass(x *owner, p passing) {
+	x.passing = p
+	if delete(o.toPass, x); p == passes {
+		o.toPass[x] = true
+	}
+}
+
+// unpass records that no owner is passed, before all is read: the keys that say so will be read again.
+func (o *owners) unpass() {
+	for _, x := range o.all {
+		if x.passing == passed {
+			x.passing = served
+		}
+	}
+}
+
+// idle reports whether an owner has nothing to be offered: what was offered to it can be deleted.
+func (x *owner) idle() bool { return x.demands == 0 }
+
+const (
+	// leastOpen and mostOpen bound the claims in open offers of an owner in a pool in which others wait; between them it is
+	// limit/openPart. Without a bound, a host that was killed had all slots for 7 s.
+	leastOpen = 4
+	mostOpen  = 128
+	openPart  = 8
+)
+
+// boundOf returns how many claims in open offers an owner may have in a pool in which others wait.
+func boundOf(limit int) int {
+	if limit == slots.Unlimited {
+		return mostOpen
+	}
+	return min(mostOpen, max(leastOpen, limit/openPart))
+}

@@ -1,0 +1,103 @@
+package dispatch
+
+import (
+	"maps"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// wait is what the demands of a pool ask for: that it may stop being pending, that it stays so if it is, or that it is
+// pending, and why.
+type wait int
+
+const (
+	free wait = iota
+	stays
+	failed
+	reserves
+	short
+)
+
+// pending is what the dispatcher has done about the keys of pending pools.
+type pending struct {
+	// await is the revision at which the view shows it, by pool; 0 while it is not answered.
+	await map[string]int64
+	// asked is what demands asked for in the last plan, by pool.
+	asked map[*followed]wait
+	part  bool // the last plan has not seen all demands
+}
+
+func newPending() pending { return pending{await: map[string]int64{}, asked: map[*followed]wait{}} }
+
+// reset forgets what was awaited: all was read.
+func (p *pending) reset() { clear(p.await) }
+
+// ask records what a demand asks for.
+func (p *pending) ask(of *followed, w wait) { p.asked[of] = max(p.asked[of], w) }
+
+// begin begins a plan.
+func (p *pending) begin() { clear(p.asked); p.part = false }
+
+// partly records that a plan ends before it has seen all demands.
+func (p *pending) partly() { p.part = true }
+
+// sent records that the key of a pool was put or deleted, answered that this was answered, with revision 0 that it was
+// not carried out.
+func (p *pending) sent(name string) { p.await[name] = 0 }
+
+func (p *pending) answered(name string, revision int64) {
+	if p.await[name] = revision; revision == 0 {
+		delete(p.await, name)
+	}
+}
+
+// waitsFor reports whether something was done about a pool that a view does not show.
+func (p *pending) waitsFor(name string, revision int64) bool {
+	at, ok := p.await[name]
+	if ok && at > 0 && at <= revision {
+		delete(p.await, name)
+		ok = false
+	}
+	return ok
+}
+
+// pendingChange is a part of a transaction.
+type pendingChange struct {
+	pool string
+	op   *pb.RequestOp
+}
+
+// maybeEnded returns the pools that are pending, if all of their demands are known and have been decided about.
+func (d *Dispatcher) maybeEnded() []string {
+	if len(d.view.pending) == 0 || d.pending.part || !d.view.complete() {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(d.view.pending))
+}
+
+// pendingChanges returns which pools become pending, and which stop being so.
+func (d *Dispatcher) pendingChanges() (all []pendingChange) {
+	for _, name := range d.maybeEnded() {
+		p := d.view.pools[name]
+		if p != nil && d.pending.asked[p] != free || d.pending.waitsFor(name, d.view.revision) {
+			continue
+		}
+		key := d.keys.Pending(name)
+		all = append(all, pendingChange{name, store.Nest(&pb.TxnRequest{
+			Compare: []*pb.Compare{store.ModEquals(key, d.view.pending[name])}, Success: []*pb.RequestOp{store.Delete(key)},
+		})})
+		d.counts.add(PendingEnded)
+	}
+	for _, p := range d.view.byIndex {
+		if p == nil || d.pending.asked[p] < failed || d.view.pending[p.name] != 0 || d.pending.waitsFor(p.name, d.view.revision) {
+			continue
+		}
+		all = append(all, pendingChange{p.name, store.Put(d.keys.Pending(p.name), wire.EncodeEmpty(), 0)})
+		d.counts.add(map[wait]Count{failed: PendingFailed, reserves: PendingReserved, short: PendingShort}[d.pending.asked[p]])
+	}
+	return all
+}

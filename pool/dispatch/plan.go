@@ -1,0 +1,291 @@
+package dispatch
+
+import (
+	"container/heap"
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/admit"
+	"github.com/berthhq/berth/pool/slots"
+)
+
+const (
+	// maxKeys is the most offers keys of a transaction, and maxBytes the most that they take: etcd accepts 1.5 MB.
+	maxKeys  = 100
+	maxBytes = 512 << 10
+	// claimBytes, numberBytes and runBytes are about what an offer, a number and a run of a block take.
+	claimBytes, numberBytes, runBytes = 200, 8, 20
+)
+
+// stop is what is not offered in a pool for the rest of a plan.
+type stop int
+
+const (
+	nothing    stop = iota
+	blocks          // since a claim of a higher rank waits for an area
+	everything      // since a claim waits for the whole pool, or has it
+)
+
+// plan decides about all demands over one state of the view.
+type plan struct {
+	d     *Dispatcher
+	now   time.Duration
+	walk  *admit.Walk
+	again time.Duration // when the next one is due although nothing changes
+	more  bool          // it ended before it had decided about all
+
+	kept    []*demand // that fit and have no offer yet
+	left    []*demand // that have no offer because they do not fit, or are passed; one for each lane
+	stopped map[*followed]stop
+	// held is how many demands have slots kept for them, by owner and pool, and placed for how many a place is.
+	held   map[ownerPool]int
+	placed map[*owner]int
+	made   map[*owner]*open // the last key for each
+	keys   []*open
+	bytes  int
+}
+
+type ownerPool struct {
+	*owner
+	pool *followed
+}
+
+// plan returns the offers keys to be put; what is offered to the dispatcher's own instance is offered by it.
+func (d *Dispatcher) plan(now time.Duration) []*open {
+	p := &plan{d: d, now: now, walk: admit.NewWalk(d.view.capacities()), again: never, stopped: map[*followed]stop{}, made: map[*owner]*open{}, placed: map[*owner]int{}, held: map[ownerPool]int{}}
+	d.pending.begin()
+	for x := range d.failing {
+		if !x.worker() || x.open > 0 || p.places(x) > 0 {
+			p.ask(x, failed)
+		}
+	}
+	heads := d.order.heads()
+	for heads.Len() > 0 {
+		if p.more = len(p.keys) >= maxKeys || p.bytes >= maxBytes; p.more {
+			d.pending.partly()
+			break
+		}
+		l := (*heads)[0]
+		d.counts.add(Examined)
+		if p.turn(l) && l.heap.Len() > 0 {
+			heap.Fix(heads, 0)
+		} else {
+			heap.Pop(heads)
+		}
+	}
+	free := p.walk.Free()
+	for _, x := range p.left {
+		for _, n := range x.needs {
+			if n.n > free[n.pool.index] {
+				d.pending.ask(n.pool, short)
+			}
+		}
+	}
+	for _, x := range p.kept {
+		d.order.add(x)
+	}
+	d.plannedAt(p.more, p.again)
+	return p.keys
+}
+
+// ask records what a demand asks for in all its pools.
+func (p *plan) ask(x *demand, w wait) {
+	for _, n := range x.needs {
+		p.d.pending.ask(n.pool, w)
+	}
+}
+
+// turn decides about the first demand of a lane, and reports whether those behind it are to be decided about.
+func (p *plan) turn(l *lane) bool {
+	x := l.heap.all[0]
+	if name := x.refused(); name != "" {
+		if x.again > p.now || x.open > 0 {
+			return p.later(x)
+		}
+		p.d.order.remove(x)
+		p.offer(&loan{demand: x, refused: "pool '" + name + "' does not exist"})
+		return true
+	}
+	if x.worker() && p.places(x) <= 0 {
+		return false
+	}
+	if p.passes(x) {
+		p.left = append(p.left, x)
+		return false
+	}
+	switch p.walk.Next(&l.waiter) {
+	case admit.Impossible:
+		for _, n := range x.needs {
+			if !n.pool.capacity().Open {
+				p.d.pending.ask(n.pool, short)
+			}
+		}
+		return false
+	case admit.Short:
+		p.left = append(p.left, x)
+		return false
+	case admit.Reserves:
+		p.ask(x, reserves)
+		return false
+	}
+	return p.serve(x)
+}
+
+// refused returns a pool that a demand needs and that does not exist.
+func (x *demand) refused() string {
+	for _, n := range x.needs {
+		if n.pool.spec == nil && len(n.pool.unreadable) == 0 {
+			return n.pool.name
+		}
+	}
+	return ""
+}
+
+// places returns how many more steps may be offered to a worker for a demand.
+func (p *plan) places(x *demand) int {
+	free := p.d.view.places[x.owner.instance] - x.owner.placed - p.placed[x.owner]
+	return min(free, x.steps-p.d.view.inUse[x.class]-x.open)
+}
+
+// passes reports whether a demand is left out because its owner was silent, or has enough offers in a pool in which others
+// wait.
+func (p *plan) passes(x *demand) bool {
+	if x.owner.passing != served {
+		return true
+	}
+	for _, n := range x.needs {
+		others := len(n.pool.waiting)
+		if n.pool.waiting[x.owner] > 0 {
+			others--
+		}
+		if open := x.owner.open[n.pool.name] + p.held[ownerPool{x.owner, n.pool}]; others > 0 && open >= boundOf(n.pool.capacity().Limit) {
+			return true
+		}
+	}
+	return false
+}
+
+// serve offers a demand that fits its slots or, if they are lent or it is too early, keeps them for it. It reports whether
+// the demands behind it may be served.
+func (p *plan) serve(x *demand) bool {
+	if x.again > p.now {
+		return p.keep(x)
+	}
+	l, ok := p.choose(x)
+	if !ok {
+		p.d.counts.add(WaitedForLoan)
+		return p.keep(x)
+	}
+	if !x.worker() {
+		p.d.order.remove(x)
+	}
+	p.offer(l)
+	return true
+}
+
+// keep keeps the slots of a demand for it.
+func (p *plan) keep(x *demand) bool {
+	for _, name := range x.lists {
+		p.d.pending.ask(p.d.view.pools[name], stays)
+	}
+	for _, n := range x.needs {
+		p.held[ownerPool{x.owner, n.pool}]++
+	}
+	if x.worker() {
+		p.placed[x.owner]++
+	}
+	return p.later(x)
+}
+
+// later leaves a demand to the next plan, and reports that those behind it may be served.
+func (p *plan) later(x *demand) bool {
+	if x.again > p.now {
+		p.again = min(p.again, x.again)
+	}
+	p.d.order.remove(x)
+	p.kept = append(p.kept, x)
+	return true
+}
+
+// choose chooses the slots of a demand. It is false if they are lent to others.
+func (p *plan) choose(x *demand) (*loan, bool) {
+	l := &loan{demand: x}
+	compares := 0
+	for _, n := range x.needs {
+		h, ok := n.pool.slots.Choose(n.n, n.blocks, x.owner.hash, max(p.d.view.revision, n.pool.at))
+		if !ok {
+			p.stop(n.pool, blocks)
+			return nil, false
+		}
+		if s := p.stopped[n.pool]; s == everything || s == blocks && n.blocks || p.d.book.whole[n.pool] > 0 {
+			return nil, false
+		}
+		l.held, compares = append(l.held, h), compares+h.Compares()
+	}
+	if l.whole = compares > slots.MaxCompares; !l.whole {
+		return l, true
+	}
+	for _, n := range x.needs {
+		if n.pool.spec.Limit == pool.Unlimited {
+			continue
+		}
+		p.stop(n.pool, everything)
+		if p.d.book.perPool[n.pool] > 0 {
+			return nil, false
+		}
+	}
+	return l, true
+}
+
+// stop has no more offers made in a pool for the rest of the plan.
+func (p *plan) stop(of *followed, s stop) { p.stopped[of] = max(p.stopped[of], s) }
+
+// offer makes an offer.
+func (p *plan) offer(l *loan) {
+	x, o := l.demand, l.demand.owner
+	keys, bytes := 0, claimBytes
+	for i, h := range l.held {
+		x.needs[i].pool.slots.Lend(h)
+		keys += len(h.Numbers) + len(h.Blocks)
+		bytes += len(h.Numbers) * numberBytes
+		for _, b := range h.Blocks {
+			bytes += len(b.Runs) * runBytes
+		}
+	}
+	p.d.book.lend(l)
+	if x.offered(l.refused != ""); l.refused == "" {
+		o.offered(x, 1)
+	}
+	if p.count(l); o.instance == p.d.self {
+		p.d.offerOwn(&open{owner: o, loans: []*loan{l}, since: p.now})
+		return
+	}
+	p.bytes += bytes
+	last := p.made[o]
+	if last == nil || alone(l) || !last.fits(keys) {
+		last = &open{key: p.d.book.newKey(o), owner: o}
+		p.keys = append(p.keys, last)
+		if !alone(l) {
+			p.made[o] = last
+		}
+		p.d.book.add(last)
+	}
+	last.add(l, keys)
+}
+
+func (p *plan) count(l *loan) {
+	switch {
+	case l.refused != "":
+		p.d.counts.add(Refused)
+	case l.demand.owner.instance == p.d.self:
+		p.d.counts.add(OfferedOwn)
+	default:
+		p.d.counts.add(Offered)
+	}
+}
+
+// alone reports whether an offer has a key for itself: one of blocks.
+func alone(l *loan) bool {
+	return slices.ContainsFunc(l.held, func(h slots.Held) bool { return len(h.Blocks) > 0 })
+}

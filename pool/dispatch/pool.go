@@ -1,0 +1,249 @@
+package dispatch
+
+import (
+	"maps"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/admit"
+	"github.com/berthhq/berth/pool/slots"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// instance names an instance.
+type instance struct{ host, name string }
+
+// holding is what the main key of a claim says.
+type holding struct {
+	instance
+	class  class
+	demand wire.DemandRef // that it has ended
+	put    int64          // the revision
+}
+
+// class is what a worker's demand and the claims that are made from it have in common.
+type class struct {
+	instance
+	needs string
+}
+
+// knowledge is what is known of a pool.
+type knowledge int
+
+const (
+	unknown knowledge = iota // nothing, and it had no demands when all was read
+	reading                  // it is to be read
+	known
+)
+
+// followed is a pool that the dispatcher follows: one with demands, or that had some not long ago.
+type followed struct {
+	name  string
+	index int // of its capacity
+	known knowledge
+	// at is the revision at which it was read: events up to it are part of what was read. Those that came before it was
+	// read are in early.
+	at    int64
+	early []*mvccpb.Event
+
+	spec   *pool.Spec // nil if there is none
+	slots  *slots.Exact
+	claims map[wire.Ref]holding   // by main key
+	ended  counts[instanceDemand] // demands that claims have ended
+	// holds is how many claims each instance has by their main keys, and inUse how many claims of a class there are in
+	// all pools.
+	holds counts[instance]
+	inUse counts[class]
+	keys  map[demandsName]demandsKey
+	// unreadable are the keys that can't be read: while there are any, nothing is offered.
+	unreadable map[string]error
+	ignored    map[string]error // keys of demands that can't be read
+	waiting    counts[*owner]   // demands
+	used       time.Duration
+}
+
+type instanceDemand struct {
+	instance
+	demand wire.DemandRef
+}
+
+// counts counts what there is of each.
+type counts[K comparable] map[K]int
+
+func (c counts[K]) add(k K, n int) {
+	if c[k] += n; c[k] <= 0 {
+		delete(c, k)
+	}
+}
+
+// maxEarly bounds the events that are kept for a pool while it is read. If there are more, it is read again.
+const maxEarly = 10_000
+
+func newFollowed(name string, index int, inUse counts[class]) *followed {
+	p := &followed{name: name, index: index, inUse: inUse, waiting: counts[*owner]{}}
+	p.clear()
+	return p
+}
+
+// clear forgets what was read.
+func (p *followed) clear() {
+	for _, h := range p.claims {
+		p.inUse.add(h.class, -1)
+	}
+	p.spec, p.slots, p.claims, p.ended = nil, slots.NewExact(), map[wire.Ref]holding{}, counts[instanceDemand]{}
+	p.keys, p.unreadable, p.holds = map[demandsName]demandsKey{}, map[string]error{}, counts[instance]{}
+	p.ignored = map[string]error{}
+}
+
+// capacity returns what may be granted of the pool.
+func (p *followed) capacity() admit.Capacity {
+	c := admit.Capacity{Used: p.slots.Used()}
+	if p.spec != nil {
+		c.Limit, c.Open = p.spec.Limit, !p.spec.Paused && p.spec.Limit != pool.Closed && len(p.unreadable) == 0
+	}
+	return c
+}
+
+// use keeps the pool from being forgotten.
+func (p *followed) use(now time.Duration) { p.used = now }
+
+// wait records an event that came before the pool was read. It is false if there are too many.
+func (p *followed) wait(ev *mvccpb.Event) bool {
+	p.early = append(p.early, ev)
+	return len(p.early) <= maxEarly
+}
+
+// listed begins to record what was read at a revision, and returns the events that came since.
+func (p *followed) listed(revision int64) (early []*mvccpb.Event) {
+	early = p.early
+	p.clear()
+	p.known, p.at, p.early = known, revision, nil
+	return early
+}
+
+// unread forgets that a pool was read: what comes is to be kept until it is, or to be dropped.
+func (p *followed) unread(k knowledge) (early []*mvccpb.Event) {
+	early = p.early
+	p.known, p.early = k, nil
+	return early
+}
+
+// put records a key below the pool's prefix, other than one of demands. It returns what the main key of a claim says.
+func (p *followed) put(k wire.Keys, kv *mvccpb.KeyValue) (h holding, ok bool) {
+	key := string(kv.Key)
+	var err error
+	switch {
+	case key == k.Spec(p.name):
+		err = p.putSpec(key, kv)
+	case strings.HasPrefix(key, k.Slots(p.name)):
+		h, ok, err = p.putSlot(k, key, kv)
+	}
+	if delete(p.unreadable, key); err != nil {
+		p.unreadable[key] = err
+	}
+	return h, ok
+}
+
+// ignore records that a key of demands can't be read, or with nil that this is over.
+func (p *followed) ignore(key string, err error) {
+	if delete(p.ignored, key); err != nil {
+		p.ignored[key] = err
+	}
+}
+
+func (p *followed) putSpec(key string, kv *mvccpb.KeyValue) error {
+	s, claims, err := wire.DecodeSpec(key, kv.Value, kv.ModRevision)
+	if p.spec = &s; err == nil {
+		p.slots.SetSpec(claims)
+	}
+	return err
+}
+
+func (p *followed) putSlot(k wire.Keys, key string, kv *mvccpb.KeyValue) (h holding, ok bool, err error) {
+	ref, s, err := k.DecodeSlot(key, kv.Value, kv.CreateRevision)
+	if ref != (wire.Ref{}) { // also of a value that can't be read: it holds something
+		p.drop(ref)
+		p.take(ref, s.Block)
+	}
+	if err != nil || s.Record == nil {
+		return h, false, err
+	}
+	r, err := s.Decode(key)
+	if err != nil {
+		return h, false, err
+	}
+	h = holding{instance{r.Holder.Host, r.Holder.Instance}, class{}, s.Demand, kv.ModRevision}
+	h.class = class{h.instance, needsOf(r.Pools, r.Priority)}
+	p.claims[ref] = h
+	p.counted(h, 1)
+	return h, true, nil
+}
+
+// take records that a key holds slots.
+func (p *followed) take(ref wire.Ref, b slots.Block) {
+	if !ref.IsBlock() {
+		p.slots.Add(ref.Number)
+	} else if b.Count > 0 {
+		p.slots.AddBlock(b)
+	}
+}
+
+// drop records that a key holds no slots.
+func (p *followed) drop(ref wire.Ref) {
+	if h, ok := p.claims[ref]; ok {
+		delete(p.claims, ref)
+		p.counted(h, -1)
+	}
+	if ref.IsBlock() {
+		p.slots.RemoveBlock(ref.Area, ref.Number)
+	} else {
+		p.slots.Remove(ref.Number)
+	}
+}
+
+// counted counts a claim, or with -1 one that has ended.
+func (p *followed) counted(h holding, n int) {
+	p.holds.add(h.instance, n)
+	p.inUse.add(h.class, n)
+	if h.demand != (wire.DemandRef{}) {
+		p.ended.add(instanceDemand{h.instance, h.demand}, n)
+	}
+}
+
+// delete records that a key below the pool's prefix is gone, other than one of demands.
+func (p *followed) delete(k wire.Keys, key string) {
+	delete(p.unreadable, key)
+	if key == k.Spec(p.name) {
+		p.spec = nil
+		return
+	}
+	if ref, err := k.Ref(key); err == nil && ref.Pool == p.name {
+		p.drop(ref)
+	}
+}
+
+// putDemands records a key of demands.
+func (p *followed) putDemands(name demandsName, key demandsKey) { p.keys[name] = key }
+
+// deleteDemands records that a key of demands is gone, and returns it.
+func (p *followed) deleteDemands(name demandsName) demandsKey {
+	was := p.keys[name]
+	delete(p.keys, name)
+	return was
+}
+
+// Unreadable returns the values that can't be read, by pool and key. Nothing is offered in a pool that has one, unless it
+// is of demands: those are ignored.
+func (d *Dispatcher) Unreadable() map[string]map[string]error {
+	all := map[string]map[string]error{}
+	for name, p := range d.view.pools {
+		if len(p.unreadable)+len(p.ignored) > 0 {
+			all[name] = maps.Clone(p.unreadable)
+			maps.Copy(all[name], p.ignored)
+		}
+	}
+	return all
+}

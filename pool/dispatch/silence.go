@@ -1,0 +1,109 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/berthhq/berth/pool/wire"
+)
+
+const (
+	// leastPatience and mostPatience bound the time after which an owner is silent: between them it is twice the slowest
+	// commit of the last slowWithin to 2 × slowWithin.
+	leastPatience = 500 * time.Millisecond
+	mostPatience  = 2 * time.Second
+	slowWithin    = 5 * time.Second
+	// oftenPatience is that of an owner that was silent often.
+	oftenPatience = 4 * time.Second
+	// never is later than any time.
+	never = time.Duration(1<<63 - 1)
+)
+
+// silence is how slow commits were.
+type silence struct {
+	slowest [2]time.Duration // in the present time and in the one before
+	began   time.Duration
+}
+
+// took records how long the commit of an offer took.
+func (s *silence) took(now, took time.Duration) {
+	s.age(now)
+	s.slowest[0] = max(s.slowest[0], took)
+}
+
+func (s *silence) age(now time.Duration) {
+	if past := now - s.began; past >= 2*slowWithin {
+		s.slowest, s.began = [2]time.Duration{}, now
+	} else if past >= slowWithin {
+		s.slowest, s.began = [2]time.Duration{0, s.slowest[0]}, now
+	}
+}
+
+// patience returns how long an owner has to commit or decline.
+func (s *silence) patience(now time.Duration) time.Duration {
+	s.age(now)
+	return min(mostPatience, max(leastPatience, 2*max(s.slowest[0], s.slowest[1])))
+}
+
+// silentKeys returns the offers keys that have been there for too long, and those of owners that have no demands.
+func (d *Dispatcher) silentKeys(now time.Duration) (silent []*open) {
+	patience := d.silence.patience(now)
+	old, _, _ := d.book.expired(now - patience)
+	for _, o := range old {
+		if !o.owner.often(now) || now-o.since >= oftenPatience {
+			silent = append(silent, o)
+		}
+	}
+	return silent
+}
+
+// wakeSilent returns when silentKeys is to be called again.
+func (d *Dispatcher) wakeSilent(now time.Duration) time.Duration {
+	old, next, ok := d.book.expired(now - d.silence.patience(now))
+	at := never
+	if ok {
+		at = next + d.silence.patience(now)
+	}
+	for _, o := range old {
+		if o.owner.often(now) {
+			at = min(at, o.since+oftenPatience)
+		}
+	}
+	return at
+}
+
+// silent records that the offers key of an owner was deleted, which it had left alone. It is passed, and so are others of
+// its host that have written nothing since.
+func (d *Dispatcher) silent(o *open, now time.Duration) {
+	d.counts.add(Silent)
+	o.owner.struck(now)
+	for x := range d.owners.byHost[o.owner.host] {
+		if (x == o.owner || x.wrote <= o.at) && x.passing == served && !x.idle() {
+			d.owners.pass(x, passes)
+		}
+	}
+	d.touch()
+}
+
+// passedKey names the key that says that an owner is passed.
+func (x *owner) passedKey() wire.OfferKey {
+	return wire.OfferKey{Host: x.host, Instance: x.name, Name: -1}
+}
+
+// applyPassed records that key, which the owner deletes when it has seen it.
+func (d *Dispatcher) applyPassed(key wire.OfferKey, revision int64, deleted bool) {
+	of := instance{key.Host, key.Instance}
+	x := d.owners.all[of]
+	if x == nil {
+		d.book.see(key, !deleted)
+		return
+	}
+	d.book.see(key, false)
+	if !deleted {
+		d.owners.pass(x, passed)
+		d.left(x)
+		return
+	}
+	d.owners.pass(x, served)
+	d.owners.write(of, revision)
+	d.owners.forget(x)
+}

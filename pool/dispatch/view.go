@@ -1,0 +1,153 @@
+package dispatch
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/admit"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// forgetAfter is for how long a pool is followed that has no demands: the next one need not wait for a read.
+const forgetAfter = 10 * time.Second
+
+// view is what etcd has from offers/ to the end of pools/, as of a revision, but for offers keys. Of pools without
+// demands it has nothing.
+type view struct {
+	keys     wire.Keys
+	revision int64
+	listed   int64 // the revision of the last listing of all; 0 before
+	pools    map[string]*followed
+	byIndex  []*followed // nil where there is none
+	pending  map[string]int64
+	places   map[instance]int
+	wants    map[string]bool // pools to be read
+	inUse    counts[class]   // claims
+}
+
+func newView(keys wire.Keys) view {
+	return view{keys: keys, pools: map[string]*followed{}, pending: map[string]int64{}, places: map[instance]int{}, wants: map[string]bool{}, inUse: counts[class]{}}
+}
+
+// follow returns a pool that is followed from now on.
+func (v *view) follow(name string) *followed {
+	p := v.pools[name]
+	if p == nil {
+		index := slices.Index(v.byIndex, nil)
+		if index < 0 {
+			index = len(v.byIndex)
+			v.byIndex = append(v.byIndex, nil)
+		}
+		p = newFollowed(name, index, v.inUse)
+		v.pools[name], v.byIndex[index] = p, p
+	}
+	return p
+}
+
+// forget ends that a pool is followed.
+func (v *view) forget(p *followed) {
+	delete(v.pools, p.name)
+	p.clear()
+	delete(v.wants, p.name)
+	v.byIndex[p.index] = nil
+}
+
+// shown records that all events up to a revision were shown.
+func (v *view) shown(revision int64) { v.revision = max(v.revision, revision) }
+
+// begin begins a listing of all at a revision.
+func (v *view) begin(revision int64) {
+	v.revision, v.listed = max(v.revision, revision), revision
+	clear(v.pending)
+	clear(v.places)
+}
+
+// read returns the pools to be read.
+func (v *view) read() []string {
+	all := slices.Sorted(maps.Keys(v.wants))
+	clear(v.wants)
+	return all
+}
+
+// want has a pool read.
+func (v *view) want(p *followed) {
+	p.unread(reading)
+	v.wants[p.name] = true
+}
+
+// capacities returns what may be granted of all pools, by their index.
+func (v *view) capacities() []admit.Capacity {
+	all := make([]admit.Capacity, len(v.byIndex))
+	for i, p := range v.byIndex {
+		if p != nil {
+			all[i] = p.capacity()
+		}
+	}
+	return all
+}
+
+// putPending records the key that exists while a pool is pending, with revision 0 that it is gone.
+func (v *view) putPending(key string, revision int64) (name string) {
+	name = strings.TrimPrefix(key, v.keys.Pending(""))
+	if v.pending[name] = revision; revision == 0 {
+		delete(v.pending, name)
+	}
+	return name
+}
+
+// putPlaces records the free places of a worker. A value that can't be read is no place.
+func (v *view) putPlaces(kv *mvccpb.KeyValue, deleted bool) (of instance, ok bool) {
+	key := string(kv.Key)
+	of.host, of.name, ok = strings.Cut(strings.TrimPrefix(key, v.keys.Places("", "")[:len(v.keys.Places("", ""))-1]), "/")
+	if !ok {
+		return of, false
+	}
+	if delete(v.places, of); !deleted {
+		p, _ := wire.DecodePlaces(key, kv.Value)
+		v.places[of] = p.Free
+	}
+	return of, true
+}
+
+// poolOf returns the pool of a key below pools/, and the key without what is before the name of its kind.
+func (v *view) poolOf(key string) (name, rest string) {
+	name, rest, _ = strings.Cut(strings.TrimPrefix(key, v.keys.Pools()), "/")
+	return name, rest
+}
+
+// isNew reports whether an event is not part of what was read.
+func (v *view) isNew(key string, revision int64) bool {
+	if !strings.HasPrefix(key, v.keys.Pools()) {
+		return revision > v.listed
+	}
+	name, _ := v.poolOf(key)
+	p := v.pools[name]
+	if p == nil {
+		return revision > v.listed
+	}
+	return p.known != known || revision > p.at
+}
+
+func isPool(name string) bool { return pool.ValidateName(name) == nil }
+
+// complete reports whether the view has all of its pools at one revision: else a demand of several pools may be known in
+// part.
+func (v *view) complete() bool {
+	for _, p := range v.byIndex {
+		if p != nil && (p.known == reading || p.at > v.revision) {
+			return false
+		}
+	}
+	return true
+}
+
+// knows reports whether the demands of a pool are known, or will be. It is true for what is no name of a pool.
+func (v *view) knows(name string) bool {
+	p := v.pools[name]
+	return p != nil && p.known != unknown || !isPool(name)
+}

@@ -1,0 +1,959 @@
+package dispatch
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/slots"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// queueWorld is a dispatcher and some owners on one stand-in for etcd, driven by a seed: who wants what, what arrives when,
+// and whose answers are lost.
+type queueWorld struct {
+	*rand.Rand
+	mutant  mutant
+	etcd    *storetest.Etcd
+	keys    wire.Keys
+	pools   []string
+	owners  []*peer
+	peers   int // processes so far
+	chair   *chair
+	former  []*chair // that still send
+	now     time.Duration
+	ids     int
+	seen    map[string]int // what happened how often
+	trace   func(*chair)
+	decoded map[any]any
+	putAt   map[wire.OfferKey]time.Duration
+	silent  map[string]bool // hosts with an owner whose offers key a dispatcher has deleted
+	errs    []string
+}
+
+// chair is a dispatcher with its watch and the transactions that it has sent.
+type chair struct {
+	d      *Dispatcher
+	peer   *peer
+	role   int64
+	lease  store.LeaseID
+	follow *storetest.Follower
+	sent   *pb.TxnRequest
+	flew   bool // it was carried out, or never will be
+	resp   *pb.TxnResponse
+	err    error
+	fence  bool
+	read   []Listing // on their way
+	offers []wire.Offer
+}
+
+// mutant changes what a dispatcher sees or sends, as if one of its rules were missing.
+type mutant struct {
+	before func(*Dispatcher, *queueWorld)        // each plan
+	txn    func(*queueWorld, *pb.TxnRequest)     // what it sends
+	answer func(*pb.TxnResponse)                 // what it gets
+	event  func(*Dispatcher, *mvccpb.Event) bool // false: it is not shown
+}
+
+var errLost = errors.New("no answer")
+
+func newQueueWorld(seed uint64, m mutant) *queueWorld {
+	w := &queueWorld{Rand: rand.New(rand.NewPCG(seed, 2)), mutant: m, etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")}, pools: []string{"db", "gpu", "net"}, seen: map[string]int{}, decoded: map[any]any{}, putAt: map[wire.OfferKey]time.Duration{}, silent: map[string]bool{}}
+	w.etcd.OnCommit(w.committed)
+	for _, p := range w.pools {
+		w.setSpec(p)
+	}
+	for range 2 + w.IntN(3) {
+		w.peers++
+		w.owners = append(w.owners, w.newPeer(fmt.Sprint("host-", w.IntN(3)), fmt.Sprint("i", w.peers)))
+	}
+	w.takeRole()
+	return w
+}
+
+func (w *queueWorld) must(t *pb.TxnRequest) *pb.TxnResponse {
+	resp, err := w.etcd.Txn(t)
+	if err != nil {
+		panic(err)
+	}
+	return resp
+}
+
+func (w *queueWorld) newID() string {
+	w.ids++
+	return fmt.Sprint("c", w.ids)
+}
+
+func (w *queueWorld) setSpec(name string) {
+	s := pool.DefaultSpec()
+	s.Limit = []int{0, 1, 2, 3, 3, 5, 5, 8, 20, 300, pool.Unlimited}[w.IntN(11)]
+	s.Paused = w.IntN(10) == 0
+	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(w.keys.Spec(name), wire.EncodeSpec(s, 0), 0)}})
+}
+
+func (w *queueWorld) somePools() []string {
+	if w.IntN(3) > 0 {
+		return []string{w.pools[w.IntN(len(w.pools))]}
+	}
+	i := w.IntN(len(w.pools))
+	return slices.Delete(slices.Clone(w.pools), i, i+1)
+}
+
+// takeRole has the process of an owner dispatch from now on.
+func (w *queueWorld) takeRole() {
+	if w.chair != nil {
+		w.former = append(w.former, w.chair)
+	}
+	c := &chair{peer: w.owners[w.IntN(len(w.owners))]}
+	c.lease, _, _ = w.etcd.Grant(time.Hour)
+	role := wire.EncodeRole(wire.Role{Host: c.peer.host, Instance: c.peer.name, Kind: wire.Service})
+	resp := w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(w.keys.Role(), role, c.lease), store.DeleteAll(w.keys.OffersAll())}})
+	c.role = resp.Header.Revision
+	c.d = New(Options{Keys: w.keys.Keys, Host: c.peer.host, Instance: c.peer.name, Role: c.role, Lease: c.lease})
+	w.chair = c
+	w.readAll(c)
+	w.seen["roles"]++
+}
+
+// readAll opens the watch of a dispatcher and reads all, at a revision that may be later.
+func (w *queueWorld) readAll(c *chair) {
+	c.follow = w.etcd.Follow(w.keys.Prefix(), 0)
+	c.read = nil
+	w.idle(w.IntN(3))
+	l := Listing{Revision: w.etcd.Revision(), All: true}
+	with := map[string]bool{}
+	for kv := range w.etcd.All(w.keys.Pools()) {
+		if d, err := w.keys.DemandKey(string(kv.Key)); err == nil {
+			with[d.Pool] = true
+		}
+	}
+	l.Pools = slices.Sorted(maps.Keys(with))
+	for kv := range w.etcd.All(w.keys.Prefix()) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), w.keys.Pools()), "/")
+		if w.inView(kv) && (!strings.HasPrefix(string(kv.Key), w.keys.Pools()) || with[name]) {
+			l.Pages = append(l.Pages, []*mvccpb.KeyValue{kv})
+		}
+	}
+	w.listed(c, l)
+}
+
+func (w *queueWorld) listed(c *chair, l Listing) {
+	c.d.Listed(l, w.now)
+}
+
+// idle has owners go on.
+func (w *queueWorld) idle(n int) {
+	for range n {
+		w.owners[w.IntN(len(w.owners))].act(false)
+	}
+}
+
+func (w *queueWorld) run(steps int) *queueWorld {
+	for i := range steps {
+		w.step()
+		if len(w.errs) == 0 && i%150 == 149 {
+			w.rest()
+		}
+		if len(w.errs) > 0 {
+			break
+		}
+	}
+	return w
+}
+
+func (w *queueWorld) step() {
+	p := w.owners[w.IntN(len(w.owners))]
+	switch x := w.IntN(100); {
+	case x < 10:
+		p.demand()
+	case x < 35:
+		p.act(false)
+	case x < 43:
+		p.release()
+	case x < 47:
+		p.direct()
+	case x < 49:
+		p.tidy(w.IntN(2) == 0)
+	case x < 66:
+		w.show(w.chair, 1+w.IntN(4))
+	case x < 88:
+		w.dispatch(w.chair)
+	case x < 94:
+		w.now += time.Duration(w.IntN(60)) * time.Millisecond
+	case x < 95:
+		w.now += time.Duration(w.IntN(700)) * time.Millisecond
+	case x < 96:
+		p.hungTo = w.now + time.Duration(w.IntN(3000))*time.Millisecond
+	default:
+		w.rare(p)
+	}
+	if len(w.former) > 0 && w.IntN(5) == 0 {
+		c := w.former[0]
+		w.show(c, 1)
+		if w.dispatch(c); c.d.Lost() || c.sent == nil {
+			w.former = w.former[1:]
+		}
+	}
+}
+
+func (w *queueWorld) rare(p *peer) {
+	switch x := w.IntN(20); {
+	case x < 10:
+		w.setSpec(w.pools[w.IntN(len(w.pools))])
+	case x < 11:
+		w.deletePool(w.pools[w.IntN(len(w.pools))])
+	case x < 13 && w.chair.peer != p:
+		i := slices.Index(w.owners, p)
+		w.owners[i] = p.die()
+	case x < 16:
+		w.takeRole()
+	case x < 18:
+		w.readAll(w.chair)
+	case x < 19:
+		w.garbage()
+	}
+}
+
+// deletePool deletes a spec; demands stay, and are refused.
+func (w *queueWorld) deletePool(name string) {
+	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(w.keys.Spec(name))}})
+}
+
+// garbage puts keys below offers/ that no dispatcher knows, or values that can't be read, and deletes the latter again.
+func (w *queueWorld) garbage() {
+	p := w.owners[w.IntN(len(w.owners))]
+	keys := []string{w.keys.Offer(wire.OfferKey{Host: p.host, Instance: p.name, Name: 77}), w.keys.Number(w.pools[0], 999_999), w.keys.Spec(w.pools[1])}
+	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(keys[w.IntN(3)], []byte("junk"), 0)}})
+	w.seen["garbage"]++
+}
+
+func (w *queueWorld) tidy() {
+	_, _ = w.etcd.Txn(&pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(w.keys.Number(w.pools[0], 999_999))}})
+	for _, p := range w.pools {
+		if s := w.state(w.etcd.Revision()).pools[p]; s == nil || s.bad {
+			w.setSpec(p)
+		}
+	}
+}
+
+// show has a dispatcher see what its watch has.
+func (w *queueWorld) show(c *chair, revisions int) bool {
+	if len(c.read) > 0 {
+		l := c.read[0]
+		c.read = c.read[1:]
+		w.listed(c, l)
+		return true
+	}
+	m, ok := c.follow.Next(revisions)
+	if ok {
+		events := slices.DeleteFunc(m.Events, func(ev *mvccpb.Event) bool {
+			return !w.inView(ev.Kv) || w.mutant.event != nil && !w.mutant.event(c.d, ev)
+		})
+		c.d.Events(m.Revision, events, w.now)
+		ok = len(events) > 0
+	}
+	for _, name := range c.d.Wants() {
+		l := Listing{Revision: w.etcd.Revision(), Pools: []string{name}}
+		for kv := range w.etcd.All(w.keys.Pool(name)) {
+			l.Pages = append(l.Pages, []*mvccpb.KeyValue{kv})
+		}
+		c.read = append(c.read, l)
+	}
+	return ok
+}
+
+// dispatch has a dispatcher send its next transaction, or that get on which it has sent.
+func (w *queueWorld) dispatch(c *chair) bool {
+	switch {
+	case c.fence:
+		c.fence, c.sent = false, nil // what was not carried out never will be
+		c.d.Fenced(w.etcd.Revision(), w.now)
+	case c.sent == nil:
+		check := w.plans(c)
+		if w.mutant.before != nil {
+			w.mutant.before(c.d, w)
+		}
+		t, ok := c.d.Next(w.now)
+		c.offers = append(c.offers, c.d.Offers()...)
+		if check(); !ok {
+			return false
+		}
+		c.sent, c.flew, c.err = t, false, nil
+		if w.trace != nil {
+			w.trace(c)
+		}
+	case !c.flew:
+		c.flew = true
+		if w.IntN(40) == 0 {
+			c.err = errLost
+			break
+		}
+		if w.mutant.txn != nil {
+			w.mutant.txn(w, c.sent)
+		}
+		if c.resp, c.err = w.etcd.Txn(c.sent); c.err != nil {
+			w.check(false, "%v", c.err)
+		}
+		if w.mutant.answer != nil && c.err == nil {
+			w.mutant.answer(c.resp)
+		}
+		if w.IntN(40) == 0 {
+			c.err = errLost
+		}
+	default:
+		if c.fence = c.d.Answer(c.resp, c.err, w.now); !c.fence {
+			c.sent = nil
+		}
+	}
+	return true
+}
+
+func (w *queueWorld) check(ok bool, format string, args ...any) {
+	if !ok {
+		w.errs = append(w.errs, fmt.Sprintf(format, args...))
+	}
+}
+
+// poolState is a pool as etcd has it at a revision.
+type poolState struct {
+	limit  int
+	open   bool
+	exists bool
+	bad    bool
+	slots  *slots.Exact
+}
+
+// waiting is a demand as etcd has it at a revision.
+type waiting struct {
+	instance
+	ref wire.DemandRef
+	wire.Demand
+	stamp wire.Stamp
+}
+
+func (x waiting) compare(y waiting) int {
+	return cmp.Or(cmp.Compare(y.Priority, x.Priority), x.stamp.Compare(y.stamp), cmp.Compare(x.Claim, y.Claim))
+}
+
+// state is what etcd has at a revision.
+type state struct {
+	pools   map[string]*poolState
+	pending map[string]bool
+	demands []waiting // in their order, without those that have ended
+	passed  map[instance]bool
+	places  map[instance]int
+	inUse   map[string]int
+	offers  map[wire.OfferKey][]wire.Offer
+}
+
+func (w *queueWorld) state(revision int64) *state {
+	s := &state{pools: map[string]*poolState{}, pending: map[string]bool{}, passed: map[instance]bool{}, places: map[instance]int{}, inUse: map[string]int{}, offers: map[wire.OfferKey][]wire.Offer{}}
+	resp, err := w.etcd.Range(&pb.RangeRequest{Key: []byte(w.keys.Prefix()), RangeEnd: store.RangeEnd(w.keys.Prefix()), Revision: revision})
+	if err != nil {
+		panic(err)
+	}
+	for _, p := range w.pools {
+		s.pools[p] = &poolState{slots: slots.NewExact()}
+	}
+	over, parts := map[instanceDemand]bool{}, map[wire.DemandKey]int64{}
+	lists := map[wire.DemandKey]wire.Demands{}
+	junk := false
+	for _, kv := range resp.Kvs {
+		switch v := w.decode(kv).(type) {
+		case decodedDemands:
+			parts[v.key], lists[v.key] = kv.CreateRevision, v.Demands
+		case decodedOffers:
+			of := instance{v.key.Host, v.key.Instance}
+			if s.passed[of] = s.passed[of] || v.key.Passed(); v.key.Name >= 0 {
+				s.offers[v.key] = v.list
+			}
+		case decodedSlot:
+			s.pools[v.ref.Pool].hold(v.ref, v.Block)
+			if v.record != nil {
+				of := instance{v.record.Holder.Host, v.record.Holder.Instance}
+				over[instanceDemand{of, v.Demand}] = true
+				s.inUse[of.host+of.name+needsOf(v.record.Pools, v.record.Priority)]++
+			}
+		case decodedSpec:
+			p := s.pools[v.pool]
+			p.exists, p.bad, p.limit, p.open = true, v.err != nil, v.spec.Limit, v.err == nil && !v.spec.Paused && v.spec.Limit != 0
+			p.slots.SetSpec(v.of)
+		case decodedPlaces:
+			s.places[v.of] = v.free
+		case string:
+			s.pending[v] = true
+		case error:
+			junk = true // the only value of a slot that can't be read
+		}
+	}
+	s.pools[w.pools[0]].open = s.pools[w.pools[0]].open && !junk
+	for key, list := range lists {
+		for _, one := range list.List {
+			x := waiting{instance{key.Host, key.Instance}, wire.DemandRef{Pool: key.Pool, Name: key.Name, Created: parts[key], Index: one.Index}, one, one.Stamped(parts[key])}
+			ok := !over[instanceDemand{x.instance, x.ref}] || one.Steps > 0
+			for name := range one.Pools {
+				ok = ok && parts[wire.DemandKey{Pool: name, Host: key.Host, Instance: key.Instance, Name: key.Name}] == x.ref.Created
+			}
+			if ok {
+				s.demands = append(s.demands, x)
+			}
+		}
+	}
+	slices.SortFunc(s.demands, waiting.compare)
+	return s
+}
+
+type (
+	decodedDemands struct {
+		key wire.DemandKey
+		wire.Demands
+	}
+	decodedOffers struct {
+		key  wire.OfferKey
+		list []wire.Offer
+	}
+	decodedSlot struct {
+		ref wire.Ref
+		wire.Slot
+		record *wire.Record
+	}
+	decodedSpec struct {
+		pool string
+		spec pool.Spec
+		of   slots.Spec
+		err  error
+	}
+	decodedPlaces struct {
+		of   instance
+		free int
+	}
+)
+
+// decode reads a key with its value, once.
+func (w *queueWorld) decode(kv *mvccpb.KeyValue) any {
+	type version struct {
+		key string
+		rev int64
+	}
+	key := string(kv.Key)
+	of := version{key, kv.ModRevision}
+	v, ok := w.decoded[of]
+	if ok {
+		return v
+	}
+	rest := strings.TrimPrefix(key, w.keys.Pools())
+	switch {
+	case strings.Contains(key, "/demands/"):
+		d, list, _ := w.keys.DecodeDemands(key, kv.Value)
+		v = decodedDemands{d, list}
+	case strings.Contains(key, "/offers/"):
+		o, err := w.keys.OfferKey(key)
+		if v = (decodedOffers{key: o}); err == nil && o.Name >= 0 {
+			list, _ := wire.DecodeOffers(key, kv.Value)
+			v = decodedOffers{o, list}
+		}
+	case strings.Contains(key, "/slots/"):
+		ref, slot, err := w.keys.DecodeSlot(key, kv.Value, kv.CreateRevision)
+		one := decodedSlot{ref: ref, Slot: slot}
+		if slot.Record != nil {
+			one.record, _ = slot.Decode(key)
+		}
+		if v = one; err != nil {
+			v = err
+		}
+	case strings.HasSuffix(key, "/spec"):
+		spec, of, err := wire.DecodeSpec(key, kv.Value, kv.ModRevision)
+		v = decodedSpec{strings.Split(rest, "/")[0], spec, of, err}
+	case strings.Contains(key, "/places/"):
+		p, _ := wire.DecodePlaces(key, kv.Value)
+		parts := strings.Split(key, "/")
+		v = decodedPlaces{instance{parts[3], parts[4]}, p.Free}
+	case strings.Contains(key, "/pending/"):
+		v = strings.TrimPrefix(key, w.keys.Pending(""))
+	}
+	w.decoded[of] = v
+	return v
+}
+
+func (p *poolState) hold(ref wire.Ref, b slots.Block) {
+	if ref.IsBlock() {
+		p.slots.AddBlock(b)
+	} else {
+		p.slots.Add(ref.Number)
+	}
+}
+
+// free returns the free slots of a pool, as if it had none if nothing may be taken.
+func (p *poolState) free() int {
+	switch {
+	case p == nil || !p.open:
+		return 0
+	case p.limit == pool.Unlimited:
+		return 1 << 40
+	}
+	return p.limit - p.slots.Used()
+}
+
+// admitted decides as a plain reading of the rules does: who may have slots, of demands in their order.
+func admitted(s *state, free map[string]int, left func(waiting) bool, granted func(waiting) bool) (all map[instanceDemand]bool) {
+	all = map[instanceDemand]bool{}
+	reserved := map[string]bool{}
+	for _, x := range s.demands {
+		possible := !left(x)
+		for name, n := range x.Pools {
+			p := s.pools[name]
+			possible = possible && p.open && (p.limit == pool.Unlimited || n <= p.limit)
+		}
+		for more := possible; more; more = x.Steps > 0 {
+			fits, held := true, false
+			for name, n := range x.Pools {
+				fits, held = fits && free[name] >= n, held || reserved[name]
+			}
+			if !fits && (!x.Reserve || held) {
+				break
+			}
+			for name, n := range x.Pools {
+				free[name] -= n
+				reserved[name] = reserved[name] || !fits
+			}
+			if !fits {
+				break
+			}
+			all[instanceDemand{x.instance, x.ref}] = true
+			if !granted(x) {
+				break
+			}
+		}
+	}
+	return all
+}
+
+// plans checks the next plan of a dispatcher against what etcd had at the revision of its view.
+func (w *queueWorld) plans(c *chair) func() {
+	d := c.d
+	ready := d.view.listed > 0 && d.flight == nil && !d.lost && (d.dirty || w.now >= d.planAt) && len(d.order.lanes) > 0
+	for _, p := range d.view.pools {
+		ready = ready && p.known != reading && p.at <= d.view.revision
+	}
+	if !ready {
+		return func() {}
+	}
+	s := w.state(d.view.revision)
+	free, open, had, placed := map[string]int{}, map[instance]map[string]int{}, map[instanceDemand]int{}, map[instance]int{}
+	begun := map[*loan]bool{}
+	begunKeys := d.book.all()
+	for name, p := range s.pools {
+		for _, o := range d.book.all() {
+			for _, l := range o.loans {
+				begun[l] = true
+				for i, h := range l.held {
+					if l.demand.needs[i].pool.name == name {
+						p.slots.Lend(h)
+					}
+				}
+			}
+		}
+		if free[name] = p.free(); !p.open {
+			free[name] = -1 << 30
+		}
+	}
+	count := func(l *loan) {
+		x := l.demand
+		if had[instanceDemand{x.owner.instance, x.ref}]++; l.refused != "" {
+			had[instanceDemand{x.owner.instance, x.ref}] += 1 << 20 // it gets nothing else
+			return
+		}
+		if open[x.owner.instance] == nil {
+			open[x.owner.instance] = map[string]int{}
+		}
+		for _, n := range x.needs {
+			open[x.owner.instance][n.pool.name]++
+		}
+		if x.worker() {
+			placed[x.owner.instance]++
+		}
+	}
+	for l := range begun {
+		count(l)
+	}
+	grants := admitted(s, free, func(x waiting) bool {
+		of := instanceDemand{x.instance, x.ref}
+		b := d.batches[batchName{demandsName{x.instance, x.ref.Name}, x.ref.Pool}]
+		if b == nil || b.demands[x.ref.Index] == nil || b.demands[x.ref.Index].stage != waits {
+			return true
+		}
+		if s.passed[x.instance] || b.demands[x.ref.Index].owner.passing != served || had[of] > 0 && x.Steps == 0 {
+			return true
+		}
+		if x.Steps > 0 && min(s.places[x.instance]-placed[x.instance], x.Steps-s.inUse[x.host+x.name+needsOf(x.Pools, x.Priority)]-had[of]) <= 0 {
+			return true
+		}
+		for name := range x.Pools {
+			others := slices.ContainsFunc(s.demands, func(y waiting) bool { return y.Pools[name] > 0 && y.instance != x.instance })
+			if others && open[x.instance][name] >= max(4, min(128, s.pools[name].limit/8)) && s.pools[name].limit != pool.Unlimited {
+				return true
+			}
+		}
+		return false
+	}, func(x waiting) bool { // it is offered, as far as the bounds of the others are concerned
+		had[instanceDemand{x.instance, x.ref}]++
+		if open[x.instance] == nil {
+			open[x.instance] = map[string]int{}
+		}
+		for name := range x.Pools {
+			open[x.instance][name]++
+		}
+		if x.Steps == 0 {
+			return true
+		}
+		placed[x.instance]++
+		b := d.batches[batchName{demandsName{x.instance, x.ref.Name}, x.ref.Pool}]
+		of := instanceDemand{x.instance, x.ref}
+		return b != nil && b.demands[x.ref.Index].again <= w.now && min(s.places[x.instance]-placed[x.instance], x.Steps-s.inUse[x.host+x.name+needsOf(x.Pools, x.Priority)]-had[of]) > 0
+	})
+	waited := map[*demand]bool{}
+	for _, b := range d.batches {
+		for _, x := range b.demands {
+			if x.again > w.now {
+				waited[x] = true
+			}
+		}
+	}
+	return func() {
+		for key, at := range w.putAt {
+			o := d.book.keys[key]
+			w.check(w.chair != c || o == nil || o.stage != put || w.now-at <= oftenPatience+time.Second, "silence: %+v was left alone for %v", key, w.now-at)
+		}
+		if len(d.book.all()) == len(begunKeys) {
+			return
+		}
+		given := map[instance]int{}
+		for _, o := range d.book.all() {
+			for _, l := range o.loans {
+				x := l.demand
+				if begun[l] {
+					continue
+				}
+				w.seen["offers"]++
+				if l.whole {
+					w.seen["whole"]++
+				}
+				if x.worker() && l.refused == "" {
+					given[x.owner.instance]++
+				}
+				w.check(l.refused != "" || grants[instanceDemand{x.owner.instance, x.ref}], "order: %s of %s/%s gets an offer and may have no slots", x.claim, x.owner.host, x.owner.name)
+				w.check(!waited[x], "pause: %s gets an offer too soon", x.claim)
+			}
+		}
+		for of, n := range given {
+			already := 0
+			for l := range begun {
+				if l.demand.worker() && l.demand.owner.instance == of && l.refused == "" {
+					already++
+				}
+			}
+			w.check(n+already <= s.places[of], "places: %s/%s has %d offers, and %d free places", of.host, of.name, n+already, s.places[of])
+		}
+		w.checkBounds(d, s, begun)
+		w.checkLoans(d)
+	}
+}
+
+// checkBounds checks how many open offers each owner has.
+func (w *queueWorld) checkBounds(d *Dispatcher, s *state, begun map[*loan]bool) {
+	open, made := map[instance]map[string]int{}, map[instance]map[string]bool{}
+	for _, o := range d.book.all() {
+		for _, l := range o.loans {
+			of := l.demand.owner.instance
+			if open[of] == nil {
+				open[of], made[of] = map[string]int{}, map[string]bool{}
+			}
+			for i := range l.held {
+				name := l.demand.needs[i].pool.name
+				open[of][name]++
+				made[of][name] = made[of][name] || !begun[l]
+			}
+		}
+	}
+	for of, pools := range open {
+		for name, n := range pools {
+			p := s.pools[name]
+			others := slices.ContainsFunc(s.demands, func(y waiting) bool { return y.Pools[name] > 0 && y.instance != of })
+			w.check(!others || !made[of][name] || p.limit == pool.Unlimited || n <= max(4, min(128, p.limit/8)), "bound: %s/%s has %d open offers in %s of %d", of.host, of.name, n, name, p.limit)
+		}
+	}
+}
+
+// checkLoans checks that no number is offered twice, in offers that can be committed.
+func (w *queueWorld) checkLoans(d *Dispatcher) {
+	lent, whole, all := map[string]map[int]bool{}, map[string]bool{}, map[string]int{}
+	see := func(name string, t wire.Take) int {
+		h, err := t.Held()
+		w.check(err == nil, "%v", err)
+		if lent[name] == nil {
+			lent[name] = map[int]bool{}
+		}
+		all[name]++
+		for _, n := range numbersOf(h) {
+			w.check(!lent[name][n], "loan: number %d of %s is offered twice", n, name)
+			lent[name][n] = true
+		}
+		return h.Compares()
+	}
+	offer := func(o wire.Offer) {
+		n := 0
+		for name, t := range o.Take {
+			n += see(name, t)
+		}
+		for name, t := range o.Take {
+			whole[name] = whole[name] || n > slots.MaxCompares && len(t.Areas) > 0
+		}
+	}
+	if w.chair.d != d || d.lost {
+		return
+	}
+	if w.chair.sent == nil && d.flight != nil { // it is about to be sent
+		for _, o := range d.flight.puts {
+			for _, l := range o.loans {
+				offer(l.offer())
+			}
+		}
+	}
+	for _, list := range w.state(w.etcd.Revision()).offers {
+		for _, o := range list {
+			offer(o)
+		}
+	}
+	for _, o := range w.chair.offers {
+		offer(o)
+	}
+	for name := range whole {
+		w.check(!whole[name] || all[name] < 2, "loan: %s is lent as a whole, and has %d offers", name, all[name])
+	}
+}
+
+func numbersOf(h slots.Held) (all []int) {
+	all = append(all, h.Numbers...)
+	for _, b := range h.Blocks {
+		for _, r := range b.Runs {
+			for n := r.From; n < r.To; n++ {
+				all = append(all, n)
+			}
+		}
+	}
+	return all
+}
+
+// committed checks what etcd has after a revision.
+func (w *queueWorld) committed(_ int64, events []*mvccpb.Event, t *pb.TxnRequest) {
+	took := map[string]bool{}
+	for _, ev := range events {
+		w.checkOffer(ev, t)
+		if ref, err := w.keys.Ref(string(ev.Kv.Key)); err == nil && ev.Type == mvccpb.PUT && string(ev.Kv.Value) != "junk" {
+			took[ref.Pool] = true
+		}
+		if name, ok := strings.CutPrefix(string(ev.Kv.Key), w.keys.Pending("")); ok && ev.Type == mvccpb.DELETE {
+			w.checkStops(name)
+		}
+	}
+	for name := range took {
+		w.checkPool(name)
+	}
+	if t != nil {
+		w.checkRole(t)
+	}
+}
+
+// checkOffer records when offers keys come and go, and checks that no owner is passed that was not silent.
+func (w *queueWorld) checkOffer(ev *mvccpb.Event, t *pb.TxnRequest) {
+	o, err := w.keys.OfferKey(string(ev.Kv.Key))
+	switch {
+	case err != nil:
+	case o.Passed() && ev.Type == mvccpb.PUT:
+		w.check(w.silent[o.Host], "passed: %s/%s is passed, and nobody of its host was silent", o.Host, o.Instance)
+	case ev.Type == mvccpb.PUT:
+		w.putAt[o] = w.now
+	default:
+		delete(w.putAt, o)
+		if w.chair != nil && t == w.chair.sent {
+			w.silent[o.Host] = true
+		}
+	}
+}
+
+// checkRole checks that nobody else writes offers than who has the role.
+func (w *queueWorld) checkRole(t *pb.TxnRequest) {
+	for _, c := range w.former {
+		if c.sent == t {
+			w.check(false, "role: a former dispatcher has written %v", t)
+		}
+	}
+}
+
+// checkStops checks that no pool stops being pending over a demand that its dispatcher has not seen.
+func (w *queueWorld) checkStops(name string) {
+	d := w.chair.d
+	for _, x := range w.state(w.etcd.Revision()).demands {
+		if !slices.Contains(x.Pending, name) {
+			continue
+		}
+		b := d.batches[batchName{demandsName{x.instance, x.ref.Name}, x.ref.Pool}]
+		w.check(b != nil && b.created == x.ref.Created && b.demands[x.ref.Index] != nil, "pending: %s stops being so over the demand of %s, which was not seen", name, x.Claim)
+	}
+}
+
+// checkPool checks a pool in which slots were taken.
+func (w *queueWorld) checkPool(name string) {
+	used, has := 0, map[int]bool{}
+	for kv := range w.etcd.All(w.keys.Slots(name)) {
+		ref, s, err := w.keys.DecodeSlot(string(kv.Key), kv.Value, kv.CreateRevision)
+		if err != nil {
+			continue
+		}
+		numbers := []int{ref.Number}
+		if ref.IsBlock() {
+			numbers = numbersOf(slots.Held{Blocks: []slots.Block{s.Block}})
+		}
+		for _, n := range numbers {
+			w.check(!has[n], "number %d of %s is held twice", n, name)
+			has[n] = true
+		}
+		used += max(1, s.Block.Count)
+	}
+	for kv := range w.etcd.All(w.keys.Spec(name)) {
+		s, _, err := wire.DecodeSpec(string(kv.Key), kv.Value, kv.ModRevision)
+		w.check(err == nil && !s.Paused && s.Limit != pool.Closed, "slots of %s were taken: %+v, %v", name, s, err)
+		w.check(s.Limit == pool.Unlimited || used <= s.Limit, "%d of %d slots of %s are used", used, s.Limit, name)
+	}
+}
+
+// rest has all go on until nothing happens, and checks that nobody waits for what is free.
+func (w *queueWorld) rest() {
+	w.tidy()
+	quiet := 0
+	for round := 0; quiet < 40 && len(w.errs) == 0; round++ {
+		busy := false
+		for _, c := range append(w.former, w.chair) {
+			for w.show(c, 100) {
+				busy = true
+			}
+			for range 5 {
+				busy = w.dispatch(c) && c == w.chair && !onlyMark(w, c) || busy
+			}
+		}
+		w.former = nil
+		for _, p := range w.owners {
+			p.hungTo = 0
+			busy = p.act(true) || busy
+			busy = p.tidy(false) || busy
+		}
+		if quiet++; busy {
+			quiet = 0
+		}
+		w.now += 100 * time.Millisecond
+		if round > 600 {
+			w.check(false, "it does not come to rest")
+		}
+	}
+	if len(w.errs) == 0 {
+		w.checkRest()
+	}
+}
+
+// onlyMark reports whether a dispatcher sends its sign of life alone.
+func onlyMark(w *queueWorld, c *chair) bool {
+	if c.sent == nil {
+		return true
+	}
+	return len(c.sent.Success) == 1 && string(c.sent.Success[0].GetRequestPut().GetKey()) == w.keys.Mark()
+}
+
+func (w *queueWorld) checkRest() {
+	s, d := w.state(w.etcd.Revision()), w.chair.d
+	free := map[string]int{}
+	for name, p := range s.pools {
+		if free[name] = p.free(); !p.open {
+			free[name] = -1 << 30
+		}
+	}
+	left := func(x waiting) bool {
+		return x.Steps > 0 && min(s.places[x.instance], x.Steps-s.inUse[x.host+x.name+needsOf(x.Pools, x.Priority)]) <= 0
+	}
+	kept := maps.Clone(free)
+	for of := range admitted(s, free, left, func(waiting) bool { return false }) {
+		w.check(false, "rest: demand %+v may have slots and waits", of)
+	}
+	for key, list := range s.offers {
+		w.check(false, "rest: %+v is left: %+v", key, list)
+	}
+	w.check(len(d.book.keys)+len(d.book.own) == 0, "rest: %d offers are open", len(d.book.keys)+len(d.book.own))
+	w.check(len(s.passed) == 0 || !slices.Contains(slices.Collect(maps.Values(s.passed)), true), "rest: owners are passed: %v", s.passed)
+	waits := map[string]bool{}
+	for _, x := range s.demands {
+		if left(x) {
+			continue
+		}
+		possible := true
+		for name, n := range x.Pools {
+			p := s.pools[name]
+			possible = possible && p.open && (p.limit == pool.Unlimited || n <= p.limit)
+		}
+		for name, n := range x.Pools {
+			if p := s.pools[name]; possible && n > kept[name] || !p.open {
+				w.check(s.pending[name], "rest: %s has no free slots for %s, and is not pending", name, x.Claim)
+			}
+			waits[name] = true
+			w.check(s.pools[name].exists, "rest: %s waits for %s, which does not exist", x.Claim, name)
+		}
+	}
+	for name := range s.pending {
+		w.check(waits[name], "rest: %s is pending, and nobody waits", name)
+	}
+	for name, p := range d.view.pools {
+		if p.known == unknown {
+			continue
+		}
+		w.check(p.slots.Held() == s.pools[name].slots.Held(), "rest: %d slots of %s are held in the view, %d in etcd", p.slots.Held(), name, s.pools[name].slots.Held())
+		w.check(p.slots.Used() == p.slots.Held(), "rest: slots of %s are lent", name)
+	}
+	seen := 0
+	for _, o := range d.owners.all {
+		seen += o.demands
+	}
+	w.check(seen == len(s.demands), "rest: the view has %d demands, etcd %d", seen, len(s.demands))
+}
+
+func TestDispatcherKeepsItsRules(t *testing.T) {
+	t.Parallel()
+	seen := map[string]int{}
+	for seed := range uint64(schedules) {
+		w := newQueueWorld(seed, mutant{}).run(600)
+		if len(w.errs) > 0 {
+			t.Fatalf("schedule %d: %s", seed, strings.Join(w.errs, "\n"))
+		}
+		for what, n := range w.seen {
+			seen[what] += n
+		}
+	}
+	t.Log(seen)
+	for _, what := range []string{"committed", "direct", "offers", "passed", "roles", "garbage"} {
+		if seen[what] < schedules {
+			t.Errorf("%s: only %d in %d schedules", what, seen[what], schedules)
+		}
+	}
+}
+
+// schedules is how many the test of all rules runs.
+const schedules = 600
