@@ -125,14 +125,8 @@ func (w *world) reading(name string) slots.Reading {
 	r := slots.Reading{Revision: w.rev, To: slots.MaxNumbersOfPool}
 	kv := w.kvs[w.keys.Spec(name)]
 	_, r.Spec, _ = wire.DecodeSpec("", kv.Value, kv.ModRevision)
-	for key, kv := range w.kvs {
-		if ref, s, err := w.keys.DecodeSlot(key, kv.Value, kv.CreateRevision); err == nil && ref.Pool == name {
-			if ref.IsBlock() {
-				r.Blocks = append(r.Blocks, s.Block)
-			} else {
-				r.Numbers = append(r.Numbers, ref.Number)
-			}
-		}
+	for _, m := range w.claims {
+		r.Numbers, r.Blocks = append(r.Numbers, m.held[name].Numbers...), append(r.Blocks, m.held[name].Blocks...)
 	}
 	slices.Sort(r.Numbers)
 	return r
