@@ -37,10 +37,10 @@ func (d *demandsKey) in(pool string) wire.DemandKey {
 }
 
 // missing returns the pools in which demands have no key that was created with the one that lists them, by name.
-// Demands count only if there are none. A key in a pool that was not read is not missing.
+// Demands count only if there are none. What was not read is not missing.
 func (s *State) missing(d *demandsKey) (pools []string) {
 	for _, name := range sortedNames(d.List[0].Pools) {
-		if name == d.Pool || s.only != nil && !s.only[name] {
+		if name == d.Pool || s.part || s.only != nil && !s.only[name] {
 			continue
 		}
 		if o := s.demands[d.in(name)]; o == nil || o.First != d.Pool || o.created != d.created {

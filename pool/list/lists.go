@@ -2,6 +2,7 @@ package list
 
 import (
 	"context"
+	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -83,6 +84,30 @@ func (l *Lists) Why(ctx context.Context, id string) (pool.Why, error) {
 		}
 		return s.Why(id, o)
 	}, problem.ClaimNotFound)
+}
+
+// Reason returns why a claim of the instance waits, named by its id. It is read at most once a second for the claims that wait for
+// the same pools, and for at most a tenth of the time, and no more of a pool is read than is bounded: if more claims wait, it has no
+// position. If the claim does not wait it is a ClaimNotFound problem.
+func (l *Lists) Reason(ctx context.Context, id string) (pool.Reason, error) {
+	o, err := l.own(ctx)
+	if err != nil {
+		return pool.Reason{}, err
+	}
+	named := o.name().String() + "/" + id
+	d := o.demand(named)
+	if d == nil {
+		return pool.Reason{}, problem.New(problem.ClaimNotFound, "no claim %q waits", id)
+	}
+	s, err := l.read(ctx, briefPrefix+strings.Join(sortedNames(d.Pools), ","), false)
+	if err != nil {
+		return pool.Reason{}, err
+	}
+	why, err := s.Why(named, o)
+	if err == nil && why.Waiter == nil {
+		err = problem.New(problem.ClaimNotFound, "claim %q is held", id)
+	}
+	return why.Reason, err
 }
 
 // again asks once more for what is not found: it may have been created just now.

@@ -17,10 +17,10 @@ const (
 	maxReads = 3
 	// maxRelated is how many pools are read one by one along with a pool; of more, all are.
 	maxRelated = 8
-	// maxMains is how many main keys are read one by one: etcd takes 128 operations in a transaction.
-	maxMains = 100
-	// mainsTimeout bounds that, like a page.
-	mainsTimeout = 10 * time.Second
+	// maxKeys is how many keys are read one by one: etcd takes 128 operations in a transaction.
+	maxKeys = 100
+	// keysTimeout bounds that, like a page.
+	keysTimeout = 10 * time.Second
 )
 
 // Read reads all pools at one revision, in pages of which one is in memory: the demands of all instances, who dispatches, offers,
@@ -187,22 +187,27 @@ func (r reading) unread(names map[string]bool) []string {
 
 // readMains reads the main keys of some claims that were read without, so that a reason can name them.
 func (r reading) readMains(ctx context.Context) error {
-	t := &pb.TxnRequest{}
+	var keys []string
 	for name, c := range r.claims {
-		if c.of != nil || r.only[name.main.Pool] {
-			continue
+		if c.of == nil && !r.only[name.main.Pool] {
+			keys = append(keys, name.main.Key(r.keys.Keys))
 		}
-		if len(t.Success) == maxMains {
-			break
-		}
-		get := store.Get(name.main.Key(r.keys.Keys))
+	}
+	return r.readKeys(ctx, keys)
+}
+
+// readKeys reads up to [maxKeys] keys one by one.
+func (r reading) readKeys(ctx context.Context, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	t := &pb.TxnRequest{}
+	for _, key := range keys[:min(len(keys), maxKeys)] {
+		get := store.Get(key)
 		get.GetRequestRange().Revision = r.revision
 		t.Success = append(t.Success, get)
 	}
-	if len(t.Success) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, mainsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, keysTimeout)
 	defer cancel()
 	resp, err := r.from.Txn(ctx, t)
 	if err != nil {

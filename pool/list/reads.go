@@ -2,6 +2,7 @@ package list
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,10 +14,24 @@ const (
 	shareFor = time.Second
 	// readsTimeout bounds one read.
 	readsTimeout = 5 * time.Second
+	// tenth has reads for reasons of the same pools take a tenth of the time at most.
+	tenth = 10
 )
 
 // allPools is the key of a read of all pools; no pool has that name.
 const allPools = ""
+
+// briefPrefix begins the key of a read for reasons, which ends with the pools, separated by commas.
+const briefPrefix = "reason:"
+
+// brief returns the pools of a read for reasons, nil for another one.
+func brief(key string) []string {
+	names, is := strings.CutPrefix(key, briefPrefix)
+	if !is {
+		return nil
+	}
+	return strings.Split(names, ",")
+}
 
 // reads reads pools from etcd for the callers of an instance. Callers share what is read: those at the same time, and
 // those within [shareFor], unless the instance knows of a later write.
@@ -36,9 +51,11 @@ type reads struct {
 type sharedRead struct {
 	number  uint64
 	at      time.Time
+	keep    time.Duration // from then on, for further callers
 	history uint64
 	cancel  context.CancelFunc
-	callers int // that wait for it
+	brief   bool // it is for reasons, which may be as old as keep says
+	callers int  // that wait for it
 	done    chan struct{}
 	state   *State
 	err     error
@@ -139,21 +156,22 @@ func (r *reads) answers(s *sharedRead, before uint64, fresh bool) bool {
 		return false
 	case s.number > before:
 		return true
-	case fresh || time.Since(s.at) >= shareFor || s.history != r.backend.History():
+	case fresh || time.Since(s.at) >= s.keep || s.history != r.backend.History():
 		return false
 	}
-	return s.history != r.history || s.state.Revision() >= r.floor
+	return s.history != r.history || s.brief || s.state.Revision() >= r.floor
 }
 
 // begin begins a read. It ends without its first caller, while another waits for it. The lock is held.
 func (r *reads) begin(ctx context.Context, pool string) *sharedRead {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readsTimeout)
 	r.begun++
-	s := &sharedRead{number: r.begun, at: time.Now(), history: r.backend.History(), cancel: cancel, done: make(chan struct{})}
+	s := &sharedRead{number: r.begun, at: time.Now(), keep: shareFor, history: r.backend.History(), cancel: cancel, brief: brief(pool) != nil, done: make(chan struct{})}
 	r.latest[pool] = s
 	go func() {
 		defer cancel()
 		s.state, s.err = r.read(ctx, pool)
+		took := time.Since(s.at)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		close(s.done)
@@ -161,7 +179,10 @@ func (r *reads) begin(ctx context.Context, pool string) *sharedRead {
 			r.forget(pool, s)
 			return
 		}
-		time.AfterFunc(shareFor, func() {
+		if s.brief {
+			s.keep = max(s.keep, tenth*took)
+		}
+		time.AfterFunc(s.keep, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.forget(pool, s)
@@ -178,9 +199,12 @@ func (r *reads) forget(pool string, s *sharedRead) {
 }
 
 func (r *reads) read(ctx context.Context, pool string) (s *State, err error) {
-	if pool == allPools {
+	switch names := brief(pool); {
+	case names != nil:
+		s, err = readBrief(ctx, r.backend, r.keys, names)
+	case pool == allPools:
 		s, err = Read(ctx, r.backend, r.keys)
-	} else {
+	default:
 		s, err = ReadPool(ctx, r.backend, r.keys, pool)
 	}
 	if err != nil {

@@ -5,11 +5,16 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
-// maxReasonHolders bounds the holders that a reason names for one pool.
-const maxReasonHolders = 10
+const (
+	// maxReasonHolders bounds the holders that a reason names for one pool.
+	maxReasonHolders = 10
+	// manyBefore is how many claims before one are worth to be said without the position.
+	manyBefore = 1000
+)
 
 // reason returns why a waiter of a queue is not granted.
 func (s *State) reason(queue []*waiter, i int, o Own) pool.Reason {
@@ -23,16 +28,33 @@ func (s *State) reason(queue []*waiter, i int, o Own) pool.Reason {
 			}
 		}
 	}
-	if r.Pools, r.Text = s.blocked(w); r.Text == "" {
-		var trouble error
-		if o.is(w.by) {
-			trouble = o.Trouble
-		}
+	r.Pools, r.Text = s.blocked(w)
+	var trouble error
+	if o.is(w.by) {
+		trouble = o.Trouble
+	}
+	switch {
+	case s.part:
+		r = beyond(r)
+	case r.Text == "":
 		r.Text = r.Turn(trouble)
 	}
 	for n := range r.Pools {
 		r.Pools[n].Holders = s.oldest(r.Pools[n].Pool)
 	}
+	return r
+}
+
+// beyond returns a reason of which only a part of the wait queue is known: it has no position, but says so if that part is
+// long.
+func beyond(r pool.Reason) pool.Reason {
+	if r.Text == "" {
+		r.Text = "waiting its turn"
+	}
+	if r.Position > manyBefore {
+		r.Text += ", at least " + text.Number(manyBefore) + " before it"
+	}
+	r.Position, r.Waiting = 0, 0
 	return r
 }
 

@@ -53,6 +53,9 @@ func (s *State) putSlot(kv *mvccpb.KeyValue) error {
 	return nil
 }
 
+// unread counts slots of a pool that were not read.
+func (p *poolState) unread(n int) { p.used += n }
+
 func (s *State) deleteSlot(key string) {
 	ref, err := s.keys.Ref(key)
 	p := s.pools[ref.Pool]

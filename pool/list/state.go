@@ -28,6 +28,7 @@ type State struct {
 	leases   map[string]store.LeaseID // of places, ids and the role, by key
 	bad      map[string]badKey
 	only     map[string]bool // the pools that were read; nil is all of them
+	part     bool            // not all demands of these pools were read
 	*index
 }
 
@@ -226,6 +227,12 @@ func (s *State) putOffers(key string, kv *mvccpb.KeyValue) error {
 }
 
 func (s *State) putRole(r wire.Role) { s.role = r }
+
+// stop records whether demands are left that are not read, and returns it.
+func (s *State) stop(left bool) bool {
+	s.part = s.part || left
+	return left
+}
 
 // dispatcher returns the instance that dispatches, or the one that follows it if it ends; empty if there is none.
 func (s *State) dispatcher() instance {
