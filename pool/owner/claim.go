@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -18,37 +19,153 @@ const (
 	readRaces = 2
 )
 
+// State says where a claim is on its way.
+type State int
+
+const (
+	wanted    State = iota // it is to be taken directly
+	waiting                // it is in the wait queue
+	taking                 // a transaction that takes its slots is under way
+	held                   // it has its slots
+	releasing              // its slots are to be released
+	freeing                // a transaction that releases them is under way
+	ended                  // it is refused, withdrawn, released or lost
+)
+
 // Claim is a claim of this instance.
 type Claim struct {
-	id      string
-	needs   map[string]int
+	request *pool.Request
 	pools   []string        // sorted
 	blocks  map[string]bool // pools of which it takes blocks
 	kind    string          // the same for all claims that can take over each other's keys; "" if none can
 	spelled wire.Spelled
-	lease   store.LeaseID
 
-	arrived uint64 // reads that had begun when it came, or had to be read for
-	races   int
-	alone   bool // it is committed or released without another claim
-	keys    map[string]slots.Held
-	main    wire.Ref
-	fence   int64
+	state     State
+	withdrawn bool // while its slots were being taken: they are to be released
+	lease     store.LeaseID
+	came      time.Duration
+	arrived   uint64 // reads that had begun when it came, or had to be read for
+	races     int
+	alone     bool // it is committed or released without another claim
+	demand    *demand
+
+	keys  map[string]slots.Held
+	main  wire.Ref
+	fence int64
 }
 
-// NewClaim returns a claim for a valid request, on a lease on which its keys are reserved. The request must not be changed.
-func NewClaim(r *pool.Request, lease store.LeaseID) *Claim {
-	c := &Claim{
-		id: r.ID, needs: r.Slots, pools: slices.Sorted(maps.Keys(r.Slots)), blocks: slots.ByBlocks(r.Slots),
-		spelled: wire.Spell(r), lease: lease,
-	}
+// NewClaim returns a claim for a valid request, which must not be changed.
+func NewClaim(r *pool.Request) *Claim {
+	c := &Claim{request: r, pools: slices.Sorted(maps.Keys(r.Slots)), blocks: slots.ByBlocks(r.Slots), spelled: wire.Spell(r)}
 	if len(c.blocks) == 0 {
 		for _, p := range c.pools {
-			c.kind += p + "=" + strconv.Itoa(c.needs[p]) + " "
+			c.kind += p + "=" + strconv.Itoa(r.Slots[p]) + " "
 		}
 	}
 	return c
 }
 
+// Request returns the request of the claim.
+func (c *Claim) Request() *pool.Request { return c.request }
+
 // Fence returns the fencing token of a claim that was granted.
 func (c *Claim) Fence() store.Fence { return store.FenceAt(c.fence) }
+
+// Lease returns the lease of its keys; 0 if it has none.
+func (c *Claim) Lease() store.LeaseID { return c.lease }
+
+// mostKeys returns how many keys it may need at most.
+func (c *Claim) mostKeys() (n int) {
+	for _, p := range c.pools {
+		if c.blocks[p] {
+			n += slots.MaxAreas
+		} else {
+			n += c.request.Slots[p]
+		}
+	}
+	return n
+}
+
+// needs returns how many slots of a pool it needs.
+func (c *Claim) needs(pool string) int { return c.request.Slots[pool] }
+
+// listed returns the key that lists its demand, nil if none does.
+func (c *Claim) listed() *demandKey {
+	if d := c.demand; d != nil && d.key != nil && d.key.lists(d) {
+		return d.key
+	}
+	return nil
+}
+
+// offered returns what is offered to it, false if that is not what it needs, or something that no transaction can put.
+func (c *Claim) offered(of wire.Offer) (map[string]slots.Held, bool) {
+	all := map[string]slots.Held{}
+	for name, take := range of.Take {
+		h, err := take.Held()
+		if err != nil || h.Slots() != c.needs(name) || h.Repeats() {
+			return nil, false
+		}
+		all[name] = h
+	}
+	return all, len(all) == len(c.pools)
+}
+
+// arrive records when it came, and which reads began before that.
+func (c *Claim) arrive(now time.Duration, begun uint64) { c.came, c.arrived = now, begun }
+
+// reserve reserves its keys on a lease.
+func (c *Claim) reserve(l Leases, d time.Duration) bool {
+	if c.lease == 0 {
+		id, ok := l.Acquire(d, c.mostKeys())
+		if !ok {
+			return false
+		}
+		c.lease = id
+	}
+	return true
+}
+
+// unreserve ends the reservation of its keys.
+func (c *Claim) unreserve(l Leases) {
+	if c.lease != 0 {
+		l.Release(c.lease, c.mostKeys())
+		c.lease = 0
+	}
+}
+
+// take marks it as being taken.
+func (c *Claim) take() { c.state = taking }
+
+// withdraw marks that nothing wants it.
+func (c *Claim) withdraw() { c.withdrawn = true }
+
+// wait makes it one of the wait queue.
+func (c *Claim) wait(d *demand) { c.state, c.demand = waiting, d }
+
+// unwait makes it one that is to be taken directly.
+func (c *Claim) unwait() { c.state, c.demand = wanted, nil }
+
+// lose records that it has lost a race: after some of them, what is remembered of its pools must be read.
+func (c *Claim) lose(begun uint64) {
+	if c.races++; c.races == readRaces {
+		c.arrived = begun
+	}
+}
+
+// separate has it committed and released by itself.
+func (c *Claim) separate() { c.alone = true }
+
+// hold records that its keys were put in a revision.
+func (c *Claim) hold(keys map[string]slots.Held, revision int64) {
+	c.state, c.keys, c.fence, c.alone = held, keys, revision, false
+	c.main = wire.Refs(keys)[0]
+}
+
+// release marks it as one whose slots are to be released.
+func (c *Claim) release() { c.state = releasing }
+
+// free marks it as being released.
+func (c *Claim) free() { c.state = freeing }
+
+// end marks its end.
+func (c *Claim) end() { c.state, c.keys, c.demand = ended, nil, nil }

@@ -5,18 +5,30 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
 )
 
+// itemKind says what an item does.
+type itemKind int
+
+const (
+	takes itemKind = iota // it takes slots for a claim
+	frees                 // it releases those of one
+	drops                 // it deletes an offers key
+	moves                 // it puts or deletes a demands key
+)
+
 // item is a part of a transaction that succeeds or fails by itself.
 type item struct {
-	claim   *Claim
-	from    *Claim // whose keys it takes over
-	release bool
-	held    map[string]slots.Held
+	kind  itemKind
+	claim *Claim
+	from  *Claim // whose keys it takes over
+	held  map[string]slots.Held
+	offer *offered   // that it commits, or deletes
+	key   *demandKey // that it moves
+	list  []*demand  // that the key has then
 
 	shared []shared
 	own    []*pb.Compare
@@ -27,52 +39,126 @@ type item struct {
 
 // shared is a compare that items of a transaction may have in common.
 type shared struct {
-	key string
+	condition
 	*pb.Compare
+}
+
+// condition identifies a compare: a key or the prefix of a range, and what its revision must be.
+type condition struct {
+	key      string
+	target   pb.Compare_CompareTarget
+	result   pb.Compare_CompareResult
+	revision int64
+}
+
+// share returns a compare of one key or range with a revision.
+func share(c *pb.Compare) shared {
+	s := shared{condition{key: string(c.Key), target: c.Target, result: c.Result}, c}
+	switch c.Target {
+	case pb.Compare_CREATE:
+		s.revision = c.GetCreateRevision()
+	default:
+		s.revision = c.GetModRevision()
+	}
+	return s
+}
+
+// size is the larger one of its compares and its operations, those of a failure included.
+func (it *item) size() int {
+	return max(len(it.own)+len(it.shared), it.ops(), len(it.orElse))
+}
+
+// ops is how many operations it has.
+func (it *item) ops() int {
+	if it.kind == moves {
+		return len(it.key.pools) // which are spelled last
+	}
+	return len(it.then)
+}
+
+// refs returns the slot keys and blocks that it puts or deletes.
+func (it *item) refs() []wire.Ref {
+	switch it.kind {
+	case takes:
+		return wire.Refs(it.held)
+	case frees:
+		return wire.Refs(it.claim.keys)
+	}
+	return nil
 }
 
 // takeOver has a claim take over the keys of another one, which is released.
 func (m *memory) takeOver(it *item, at time.Time) {
-	it.held = it.from.keys
+	it.held = map[string]slots.Held{}
+	for name, h := range it.from.keys {
+		h.Spec = m.pools[name].Spec().Revision
+		it.held[name] = h
+	}
 	m.put(it, at)
 	for _, p := range it.then {
 		it.own = append(it.own, store.ModEquals(string(p.GetRequestPut().Key), it.from.fence))
 	}
 }
 
-// takeNew has a claim take slots that are free as far as is known. It is nil if that has to be read first.
-func (m *memory) takeNew(it *item, at time.Time) (*item, error) {
+// takeNew has a claim take slots that are free as far as is known. Full is a pool that has none. It is false if something has
+// to be read first.
+func (m *memory) takeNew(it *item, at time.Time) (full string, ok bool) {
 	c := it.claim
 	it.held = map[string]slots.Held{}
 	for _, name := range c.pools {
 		k := m.pools[name]
-		h, ok := k.Take(c.needs[name], c.blocks[name])
+		h, ok := k.Take(c.needs(name), c.blocks[name])
 		if !ok {
 			m.giveUp(it)
 			if k.read > c.arrived {
-				return nil, problem.New(problem.NoCapacity, "pool '%s' has no %d free slots", name, c.needs[name])
+				return name, false
 			}
 			m.want(k)
-			return nil, nil
+			return "", false
 		}
-		it.held[name] = h
-		k.use(1)
-		for _, n := range h.Numbers {
-			it.own = append(it.own, store.CreateEquals(m.keys.Number(name, n), 0))
-		}
-		for _, b := range h.Blocks {
-			it.own = append(it.own, m.ofBlock(name, b)...)
-		}
-		for _, a := range h.Areas {
-			it.shared = append(it.shared, shared{m.keys.Area(name, a.Area), store.NoneCreatedSince(m.keys.Area(name, a.Area), a.Revision)})
-		}
+		m.hold(it, k, h)
 	}
 	m.put(it, at)
-	if len(it.own)+len(it.shared) > slots.MaxCompares {
-		m.giveUp(it)
-		return nil, problem.New(problem.NoCapacity, "the free slots are in too many parts")
+	return "", true
+}
+
+// takeOffered has a claim take what it is offered of a pool. It is false if a claim of this instance tries the same.
+func (m *memory) takeOffered(it *item, k *known, h slots.Held) bool {
+	if it.held == nil {
+		it.held = map[string]slots.Held{}
 	}
-	return it, nil
+	if !k.Reserve(h) {
+		return false
+	}
+	m.hold(it, k, h)
+	return true
+}
+
+// hold adds what a claim takes of a pool.
+func (m *memory) hold(it *item, k *known, h slots.Held) {
+	it.held[k.name] = h
+	k.use(1)
+	m.capacity(it, k.name, h)
+}
+
+// underPending adds the compares of a claim that may only be made while its pools are not pending.
+func (m *memory) underPending(it *item) {
+	for _, name := range it.claim.pools {
+		it.shared = append(it.shared, share(store.CreateEquals(m.keys.Pending(name), 0)))
+	}
+}
+
+// capacity adds the compares for slots of a pool that are not taken over.
+func (m *memory) capacity(it *item, name string, h slots.Held) {
+	for _, n := range h.Numbers {
+		it.own = append(it.own, store.CreateEquals(m.keys.Number(name, n), 0))
+	}
+	for _, b := range h.Blocks {
+		it.own = append(it.own, m.ofBlock(name, b)...)
+	}
+	for _, a := range h.Areas {
+		it.shared = append(it.shared, share(store.NoneCreatedSince(m.keys.Area(name, a.Area), a.Revision)))
+	}
 }
 
 // ofBlock returns the compares of a block: its runs are free or, in a pool without a limit, its name is.
@@ -89,17 +175,26 @@ func (m *memory) ofBlock(pool string, b slots.Block) (all []*pb.Compare) {
 	return all
 }
 
-// put adds the keys of a claim, and the compares of each of its pools.
+// put adds the keys of a claim, and the compares of the specs of its pools.
 func (m *memory) put(it *item, at time.Time) {
-	for _, name := range it.claim.pools {
-		k := m.pools[name]
-		spec, pending := m.keys.Spec(name), m.keys.Pending(name)
-		it.shared = append(it.shared, shared{spec, store.ModEquals(spec, k.Spec().Revision)}, shared{pending, store.CreateEquals(pending, 0)})
-		r, ops := m.requests(k, firstOf(it.held[name]), retryNumbers)
-		it.reads, it.orElse = append(it.reads, r), append(it.orElse, ops...)
+	c := it.claim
+	w := wire.Written{Since: at}
+	if c.demand != nil {
+		w.Demand = c.demand.ref()
 	}
-	for _, p := range it.claim.spelled.Puts(it.held, wire.Written{Since: at}) {
-		it.then = append(it.then, store.Put(p.Key(m.keys), p.Value, it.claim.lease))
+	for _, name := range c.pools {
+		it.shared = append(it.shared, share(store.ModEquals(m.keys.Spec(name), it.held[name].Spec)))
+	}
+	for _, p := range c.spelled.Puts(it.held, w) {
+		it.then = append(it.then, store.Put(p.Key(m.keys), p.Value, c.lease))
+	}
+}
+
+// readOnFailure has the pools of a claim read if it fails.
+func (m *memory) readOnFailure(it *item) {
+	for _, name := range it.claim.pools {
+		r, ops := m.requests(m.pools[name], firstOf(it.held[name]), retryNumbers)
+		it.reads, it.orElse = append(it.reads, r), append(it.orElse, ops...)
 	}
 }
 
@@ -119,16 +214,34 @@ func firstOf(h slots.Held) int {
 
 // free is the part of a transaction that releases a claim.
 func (m *memory) free(c *Claim) *item {
-	it := &item{claim: c, release: true, own: []*pb.Compare{store.ModEquals(c.main.Key(m.keys), c.fence)}}
+	it := &item{kind: frees, claim: c, own: []*pb.Compare{store.ModEquals(c.main.Key(m.keys), c.fence)}}
 	for _, r := range wire.Refs(c.keys) {
 		it.then = append(it.then, store.Delete(r.Key(m.keys)))
 	}
 	return it
 }
 
+// under adds the compare that an offer was not taken back.
+func (it *item) under(of *offered) { it.shared = append(it.shared, of.condition()) }
+
+// move adds the put of a demands key, or its deletion without a value, to a part of a transaction.
+func (it *item) move(key string, created int64, value []byte, lease store.LeaseID) {
+	it.own = append(it.own, store.CreateEquals(key, created))
+	if value == nil {
+		it.then = append(it.then, store.Delete(key))
+	} else {
+		it.then = append(it.then, store.Put(key, value, lease))
+	}
+}
+
+// drop is the part that deletes an offers key.
+func drop(of *offered) *item {
+	return &item{kind: drops, offer: of, shared: []shared{of.condition()}, then: []*pb.RequestOp{store.Delete(of.key)}}
+}
+
 // giveUp ends that slots are tried that were not sent.
 func (m *memory) giveUp(it *item) {
-	if it.from != nil {
+	if it.kind != takes || it.from != nil {
 		return
 	}
 	for name, h := range it.held {

@@ -1,6 +1,8 @@
 package owner
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -80,6 +82,41 @@ func (m *memory) begin() []*known {
 // use counts a claim of this instance that uses a pool, or with -1 one that no longer does.
 func (k *known) use(n int) { k.held += n }
 
+// uses reports whether claims of this instance use one of some pools.
+func (m *memory) uses(pools []string) bool {
+	return slices.ContainsFunc(pools, func(name string) bool { return m.pools[name].held > 0 })
+}
+
+// below reports whether what a claim holds is below the ceilings of its pools, so that another claim may take it over.
+func (m *memory) below(c *Claim) bool {
+	for name, h := range c.keys {
+		if k := m.pools[name]; k.err != nil || !k.Below(h) {
+			return false
+		}
+	}
+	return true
+}
+
+// open reports whether the pools of a claim may grant as many slots as it has.
+func (m *memory) open(c *Claim) bool {
+	for _, name := range c.pools {
+		if s := m.pools[name].spec; s.Paused || s.Limit == pool.Closed || s.Limit > 0 && c.needs(name) > s.Limit {
+			return false
+		}
+	}
+	return true
+}
+
+// leaseDuration returns the shortest lease duration of the pools of a claim.
+func (m *memory) leaseDuration(c *Claim) (d time.Duration) {
+	for _, name := range c.pools {
+		if of := m.pools[name].spec.LeaseDuration; of > 0 && (d == 0 || of < d) {
+			d = of
+		}
+	}
+	return cmp.Or(d, pool.DefaultSpec().LeaseDuration)
+}
+
 // age forgets pools that are not used, and what is too old of the others.
 func (m *memory) age(now time.Duration) {
 	for name, k := range m.pools {
@@ -125,6 +162,11 @@ func (m *memory) requests(k *known, from int, most int64) (reading, []*pb.Reques
 
 func inRange(from, to string, keysOnly bool) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(to), KeysOnly: keysOnly}}}
+}
+
+// under reads all keys below a prefix.
+func under(prefix string, keysOnly bool) *pb.RequestOp {
+	return inRange(prefix, string(store.RangeEnd(prefix)), keysOnly)
 }
 
 // answered records the answer to the read that was begun last. If that was not enough, the pool is read again.

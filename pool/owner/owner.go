@@ -1,77 +1,114 @@
 package owner
 
 import (
-	"errors"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
 )
 
-// Result is what has become of a claim.
-type Result struct {
-	Claim *Claim
-	// Released is set if its slots are free, and not if it was granted.
-	Released bool
-	// Err is why a claim was not granted, or that the slots of one that was to be released were gone.
-	Err error
+// Leases reserves keys on leases of this instance.
+type Leases interface {
+	// Acquire reserves some keys on a lease of a duration. It never blocks: false means that a lease is being granted.
+	Acquire(d time.Duration, keys int) (store.LeaseID, bool)
+	// Release ends the reservation.
+	Release(id store.LeaseID, keys int)
 }
 
-// ErrGone tells that the slots of a claim were gone before it was released.
-var ErrGone = errors.New("its slots are no longer in etcd")
+// Config is what an [Owner] needs.
+type Config struct {
+	Keys           store.Keys
+	Host, Instance string
+	// Leases are those of claims, and Presence those of claims that wait: they end soon after the process.
+	Leases, Presence Leases
+}
 
 // Owner is the claims of one instance.
 type Owner struct {
+	keys     wire.Keys
+	prefix   string // of offers to this instance
 	memory   memory
-	guard    store.Guard
-	want     []*Claim // to be made, in the order of their arrival
-	releases []*Claim
-	again    []*item // of a transaction that failed, to be sent with a child for each
-	flight   *batch
+	offers   *offers
+	queue    *queue
+	commits  *commits
+	outcomes *outcomes
 	reads    []reading // under way
-	split    int       // so many more transactions have a child for each claim
-	results  []Result
+	polled   []string  // pools whose demands the last poll reads
 }
 
-// New returns the owner of the claims of an instance. Earlier writes of the instance must be fenced first: see
-// [Owner.Fence].
-func New(keys store.Keys, host, instance string) *Owner {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(host + "/" + instance)) // it never fails
-	return &Owner{
-		memory: memory{keys: wire.Keys{Keys: keys}, hash: h.Sum32(), pools: map[string]*known{}},
-		guard:  store.NewGuard(keys.Guard(host, instance)),
-	}
+// Half is one of the two halves of the writer of an instance. Each has one transaction under way, and a guard of its own,
+// so a claim that has to wait is put into the queue while slots are taken. Earlier writes of the instance must be fenced
+// before the first one: Fence is to be sent until Fenced is true. After a transaction with an unknown outcome they must be
+// fenced too, and then what Unresolved returns is to be read.
+type Half interface {
+	// Next returns the next transaction, false if there is none, or one is under way. It takes the time since any fixed
+	// moment, and the time to record.
+	Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool)
+	// Answer takes the answer to Next, or the error that there was instead. It returns true if the outcome is unknown, or
+	// another process has written as this instance.
+	Answer(resp *pb.TxnResponse, err error) (unknown bool)
+	Fence() *pb.TxnRequest
+	Fenced(resp *pb.TxnResponse) bool
+	Unresolved() *pb.TxnRequest
+	Resolved(resp *pb.TxnResponse)
 }
+
+// New returns the owner of the claims of an instance.
+func New(cfg Config) *Owner {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(cfg.Host + "/" + cfg.Instance)) // it never fails
+	keys := wire.Keys{Keys: cfg.Keys}
+	o := &Owner{
+		keys: keys, prefix: keys.Offers(cfg.Host, cfg.Instance),
+		memory: memory{keys: keys, hash: h.Sum32(), pools: map[string]*known{}},
+		offers: newOffers(), queue: newQueue(cfg), outcomes: &outcomes{},
+	}
+	o.commits = &commits{
+		memory: &o.memory, queue: o.queue, offers: o.offers, outcomes: o.outcomes, leases: cfg.Leases,
+		guard: store.NewGuard(keys.Guard(cfg.Host, cfg.Instance)),
+	}
+	return o
+}
+
+// Commits returns the half that takes and releases slots.
+func (o *Owner) Commits() Half { return o.commits }
+
+// Queue returns the half that puts claims into the wait queue.
+func (o *Owner) Queue() Half { return o.queue }
 
 // Claim asks for a claim.
-func (o *Owner) Claim(c *Claim) {
-	c.arrived = o.memory.begun
-	o.want = append(o.want, c)
+func (o *Owner) Claim(c *Claim, now time.Duration) {
+	c.arrive(now, o.memory.begun)
+	o.commits.claim(c)
 }
 
 // Release asks for the end of a claim that was granted.
-func (o *Owner) Release(c *Claim) { o.releases = append(o.releases, c) }
-
-// Results returns what has become of claims since the last call.
-func (o *Owner) Results() []Result {
-	r := o.results
-	o.results = nil
-	return r
+func (o *Owner) Release(c *Claim) {
+	if c.state == held {
+		o.commits.release(c)
+	}
 }
 
-// Fence returns the transaction that fences earlier writes: those of an earlier process, or one whose outcome is
-// unknown. It is to be sent until Fenced is true, before anything else.
-func (o *Owner) Fence() *pb.TxnRequest { return o.guard.FenceTxn() }
+// Withdraw asks for the end of a claim that was not granted yet. If it is granted meanwhile, it is released.
+func (o *Owner) Withdraw(c *Claim) {
+	if c.withdraw(); c.state == waiting {
+		o.commits.withdrawn(c)
+	}
+}
 
-// Fenced takes the answer to Fence.
-func (o *Owner) Fenced(resp *pb.TxnResponse) bool { return o.guard.Answer(resp) }
+// Wakes returns when a half may have a next transaction without anything else having happened; 0 is never.
+func (o *Owner) Wakes() time.Duration { return o.commits.Wakes() }
+
+// Waiting returns how many claims wait in the queue.
+func (o *Owner) Waiting() int { return o.queue.waits }
+
+// Results returns what has become of claims since the last call.
+func (o *Owner) Results() []Result { return o.outcomes.take() }
 
 // Forget forgets what may have changed unseen: to be called when etcd has not answered for a while, or a connection to
 // it has broken.
@@ -79,6 +116,117 @@ func (o *Owner) Forget() { o.memory.forget() }
 
 // Age is to be called at least each half minute.
 func (o *Owner) Age(now time.Duration) { o.memory.age(now) }
+
+// LeaseLost records that a lease has ended, with the keys on it. Claims is those of this instance on it that were granted.
+func (o *Owner) LeaseLost(id store.LeaseID, claims []*Claim) {
+	o.queue.leaseLost(id)
+	o.commits.leaseLost(claims)
+}
+
+// Suspects returns the leases of claims, and of demands, that etcd may not know: since the last call it has refused a
+// transaction with them for that reason. If one has ended, LeaseLost is to be called.
+func (o *Owner) Suspects() (claims, demands []store.LeaseID) {
+	return o.commits.takeSuspects(), o.queue.takeSuspects()
+}
+
+// Offered takes an event of a key below the offers to this instance.
+func (o *Owner) Offered(ev *mvccpb.Event) {
+	key := string(ev.Kv.Key)
+	name, err := o.keys.OfferKey(key)
+	if err != nil {
+		return
+	}
+	if name.Passed() {
+		if ev.Type == mvccpb.PUT {
+			o.passed(&offered{key: key, created: ev.Kv.CreateRevision})
+		}
+		return
+	}
+	of := o.decode(ev)
+	switch {
+	case name.Advance != "":
+		o.offers.setAdvance(name.Advance, of)
+	case of == nil:
+		o.offers.withdraw(key)
+	default:
+		o.offers.add(of)
+	}
+}
+
+// passed takes the sign that the dispatcher passes this instance: it puts its demands again, and deletes the sign.
+func (o *Owner) passed(of *offered) {
+	o.queue.renotify()
+	o.commits.drop(of)
+}
+
+// decode reads an offers key, nil if it is gone. One that can't be read offers nothing: it is deleted.
+func (o *Owner) decode(ev *mvccpb.Event) *offered {
+	if ev.Type != mvccpb.PUT {
+		return nil
+	}
+	of := &offered{key: string(ev.Kv.Key), created: ev.Kv.CreateRevision}
+	of.list, _ = wire.DecodeOffers(of.key, ev.Kv.Value)
+	return of
+}
+
+// Polls returns the operations that read what a watch shows too, and whether the demands of this instance are there:
+// to be part of a transaction from time to time, in case that the watch is silent.
+func (o *Owner) Polls() []*pb.RequestOp {
+	o.polled = o.queue.pools()
+	ops := []*pb.RequestOp{under(o.prefix, false)}
+	for _, p := range o.polled {
+		ops = append(ops, under(o.keys.Demands(p, o.queue.host, o.queue.instance), true))
+	}
+	return ops
+}
+
+// Polled takes the responses to Polls, as of a revision.
+func (o *Owner) Polled(responses []*pb.ResponseOp, revision int64) {
+	o.offersRead(responses[0].GetResponseRange().Kvs)
+	created := map[string]int64{}
+	for _, r := range responses[1:] {
+		for _, kv := range r.GetResponseRange().Kvs {
+			created[string(kv.Key)] = kv.CreateRevision
+		}
+	}
+	o.queue.polled(o.polled, created, revision)
+}
+
+// offersRead takes all keys below the offers to this instance.
+func (o *Owner) offersRead(kvs []*mvccpb.KeyValue) {
+	var list []*offered
+	advance := map[string]*offered{}
+	for _, kv := range kvs {
+		name, err := o.keys.OfferKey(string(kv.Key))
+		if err != nil {
+			continue
+		}
+		of := o.decode(&mvccpb.Event{Type: mvccpb.PUT, Kv: kv})
+		switch {
+		case name.Passed():
+			o.passed(of)
+		case name.Advance != "":
+			advance[name.Advance] = of
+		default:
+			list = append(list, of)
+		}
+	}
+	o.offers.reset(list, advance)
+}
+
+// OfferOwn offers slots to this instance, which dispatches itself under a role of a revision.
+func (o *Owner) OfferOwn(list []wire.Offer, role int64) {
+	o.offers.add(&offered{role: o.keys.Role(), created: role, list: list})
+}
+
+// RoleChanged has the pools pending again that claims of this instance keep so: a new dispatcher begins with those.
+func (o *Owner) RoleChanged() { o.queue.pend() }
+
+// Role returns the key of the role of the dispatcher as the last answer to the queue has shown it, with its revision; nil
+// if there was none.
+func (o *Owner) Role() (kvs *pb.RangeResponse, revision int64) {
+	return o.queue.role.kv, o.queue.role.revision
+}
 
 // Reads returns the transaction that reads what claims need to know, false if there is none, or one is under way.
 func (o *Owner) Reads() (*pb.TxnRequest, bool) {
@@ -95,7 +243,7 @@ func (o *Owner) Reads() (*pb.TxnRequest, bool) {
 
 // Read takes the answer to Reads, or that there was none.
 func (o *Owner) Read(resp *pb.TxnResponse, err error) {
-	reads := o.reads
+	reads := slices.Clone(o.reads)
 	o.reads = nil
 	at := 0
 	for _, r := range reads {
@@ -105,275 +253,4 @@ func (o *Owner) Read(resp *pb.TxnResponse, err error) {
 		}
 		at += o.memory.answered(r, resp.Responses[at:], resp.Header.Revision)
 	}
-}
-
-// Next returns the next transaction, false if there is none, or one is under way.
-func (o *Owner) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
-	if o.flight != nil {
-		return nil, false
-	}
-	b := &batch{nested: len(o.again) > 0 || o.split > 0}
-	if o.again = b.addAll(o.again); len(o.again) == 0 {
-		o.plan(b, now, at)
-	}
-	if len(b.items) == 0 {
-		return nil, false
-	}
-	if o.split > 0 {
-		o.split--
-	}
-	o.flight = b
-	return b.request(&o.guard), true
-}
-
-// plan adds claims and releases to a transaction, as far as it has space.
-func (o *Owner) plan(b *batch, now time.Duration, at time.Time) {
-	free := map[string][]*Claim{}
-	for _, c := range o.releases {
-		if c.kind != "" && !c.alone {
-			free[c.kind] = append(free[c.kind], c)
-		}
-	}
-	over := map[*Claim]bool{}
-	var rest []*Claim
-	for i, c := range o.want {
-		if b.full {
-			rest = append(rest, o.want[i:]...)
-			break
-		}
-		var from *Claim
-		if all := free[c.kind]; len(all) > 0 && !c.alone {
-			from = all[0]
-		}
-		switch it, err := o.take(c, from, now, at); {
-		case err != nil:
-			o.refuse(c, err)
-		case it == nil:
-			rest = append(rest, c)
-		case !b.add(it):
-			o.memory.giveUp(it)
-			rest = append(rest, c)
-		case it.from != nil:
-			over[from] = true
-			free[c.kind] = free[c.kind][1:]
-		}
-	}
-	o.want = rest
-	var left []*Claim
-	for _, c := range o.releases {
-		if !over[c] && (b.full || !b.add(o.memory.free(c))) {
-			left = append(left, c)
-		}
-	}
-	o.releases = left
-}
-
-// take returns the part of a transaction that makes a claim, over the keys of one that is released if that is not nil.
-// It is nil if something has to be read first.
-func (o *Owner) take(c, from *Claim, now time.Duration, at time.Time) (*item, error) {
-	ready := true
-	for _, name := range c.pools {
-		k := o.memory.of(name, now)
-		switch {
-		case k.read > c.arrived && k.err != nil:
-			return nil, k.err
-		case k.read > c.arrived && k.pending:
-			return nil, problem.New(problem.NoCapacity, "others wait for pool '%s'", name)
-		case k.read > c.arrived && !fitsSpec(k.spec, c.needs[name]):
-			return nil, problem.New(problem.NoCapacity, "pool '%s' does not grant %d slots", name, c.needs[name])
-		case k.err != nil, k.pending, !k.Ready(), !fitsSpec(k.spec, c.needs[name]), c.races >= readRaces && k.read <= c.arrived:
-			o.memory.want(k)
-			ready = false
-		}
-	}
-	if c.races >= maxRaces {
-		return nil, problem.New(problem.NoCapacity, "%d races for slots were lost", c.races)
-	}
-	if !ready {
-		return nil, nil
-	}
-	it := &item{claim: c, from: from}
-	if from != nil && o.below(from) {
-		o.memory.takeOver(it, at)
-		return it, nil
-	}
-	it.from = nil
-	return o.memory.takeNew(it, at)
-}
-
-func fitsSpec(s pool.Spec, n int) bool {
-	return !s.Paused && s.Limit != pool.Closed && (s.Limit == pool.Unlimited || n <= s.Limit)
-}
-
-func (o *Owner) refuse(c *Claim, err error) {
-	o.results = append(o.results, Result{Claim: c, Err: err})
-}
-
-// below reports whether what a claim holds is below the ceilings of its pools.
-func (o *Owner) below(c *Claim) bool {
-	for name, h := range c.keys {
-		if !o.memory.pools[name].Below(h) {
-			return false
-		}
-	}
-	return true
-}
-
-// Answer takes the answer to Next, or the error that there was instead. It returns true if the outcome is unknown, or
-// another process has written as this instance: then earlier writes must be fenced, and what Unresolved returns
-// must be read.
-func (o *Owner) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
-	b := o.flight
-	switch {
-	case err != nil && store.OutcomeUnknown(err):
-		return true
-	case err != nil:
-		o.flight = nil
-		for _, it := range b.items {
-			o.failed(it, err)
-		}
-		return false
-	case !resp.Succeeded && o.guard.Foreign(resp):
-		return true
-	}
-	o.flight = nil
-	if !resp.Succeeded {
-		o.again, o.split = append(o.again, b.items...), splitFor
-		return false
-	}
-	revision := resp.Header.Revision
-	o.guard.Committed(revision)
-	for i, it := range b.items {
-		if !b.nested {
-			o.done(it, revision)
-			continue
-		}
-		if child := resp.Responses[i+1].GetResponseTxn(); child.Succeeded {
-			o.done(it, revision)
-		} else {
-			o.split = splitFor
-			o.lost(it, child.Responses, revision)
-		}
-	}
-	return false
-}
-
-// Unresolved returns the transaction that reads what has become of one with an unknown outcome, once that can't happen
-// any longer.
-func (o *Owner) Unresolved() *pb.TxnRequest {
-	t := &pb.TxnRequest{}
-	for _, it := range o.flight.items {
-		t.Success = append(t.Success, store.Get(o.mainOf(it).Key(o.memory.keys)))
-	}
-	return t
-}
-
-func (o *Owner) mainOf(it *item) wire.Ref {
-	if it.release {
-		return it.claim.main
-	}
-	return wire.Refs(it.held)[0]
-}
-
-// Resolved takes the answer to Unresolved.
-func (o *Owner) Resolved(resp *pb.TxnResponse) {
-	b := o.flight
-	o.flight = nil
-	o.Forget()
-	for i, it := range b.items {
-		var revision int64
-		kvs := resp.Responses[i].GetResponseRange().Kvs
-		mine := false
-		if len(kvs) > 0 {
-			revision = kvs[0].ModRevision
-			_, s, err := o.memory.keys.DecodeSlot(string(kvs[0].Key), kvs[0].Value, kvs[0].CreateRevision)
-			mine = err == nil && s.Claim == it.claim.id
-		}
-		switch held := mine && revision == it.claim.fence; {
-		case it.release && held:
-			o.releases = append(o.releases, it.claim)
-		case it.release, mine:
-			o.done(it, revision)
-		default:
-			o.lost(it, nil, resp.Header.Revision)
-		}
-	}
-}
-
-// done records that an item was committed in a revision.
-func (o *Owner) done(it *item, revision int64) {
-	c := it.claim
-	if it.release {
-		o.released(c, nil)
-		return
-	}
-	c.keys, c.fence, c.alone = map[string]slots.Held{}, revision, false
-	for name, h := range it.held {
-		if it.from == nil {
-			h = o.memory.pools[name].Took(h, revision)
-		}
-		c.keys[name] = h
-	}
-	c.main = wire.Refs(c.keys)[0]
-	o.results = append(o.results, Result{Claim: c})
-	if from := it.from; from != nil {
-		from.keys = nil
-		o.results = append(o.results, Result{Claim: from, Released: true})
-	}
-}
-
-// released records that the slots of a claim are free.
-func (o *Owner) released(c *Claim, err error) {
-	for name, h := range c.keys {
-		k := o.memory.pools[name]
-		if k.use(-1); err == nil {
-			k.Freed(h)
-		} else {
-			k.Vanished(h)
-		}
-	}
-	c.keys = nil
-	o.results = append(o.results, Result{Claim: c, Released: true, Err: err})
-}
-
-// lost records that an item was not committed, because one of its compares failed, and what was read instead.
-func (o *Owner) lost(it *item, responses []*pb.ResponseOp, revision int64) {
-	c := it.claim
-	if it.release {
-		o.released(c, ErrGone)
-		return
-	}
-	if from := it.from; from != nil {
-		from.alone, c.alone = true, true
-		o.releases = append(o.releases, from)
-	} else {
-		for name, h := range it.held {
-			o.memory.pools[name].Lost(h)
-			o.memory.pools[name].use(-1)
-		}
-		c.races++
-	}
-	if c.races == readRaces {
-		c.arrived = o.memory.begun
-	}
-	at := 0
-	for _, r := range it.reads {
-		if len(responses) > 0 {
-			at += o.memory.answer(r, responses[at:], revision)
-		}
-	}
-	o.want = append(o.want, c)
-}
-
-// failed records that an item was not committed for a reason that has nothing to do with slots.
-func (o *Owner) failed(it *item, err error) {
-	if it.release {
-		o.releases = append(o.releases, it.claim)
-		return
-	}
-	if it.from != nil {
-		o.releases = append(o.releases, it.from)
-	}
-	o.memory.giveUp(it)
-	o.refuse(it.claim, err)
 }

@@ -76,6 +76,24 @@ func (h Held) Slots() int {
 	return n
 }
 
+// Repeats reports whether a number or a block comes twice, so that etcd would refuse a put of all keys.
+func (h Held) Repeats() bool {
+	seen, blocks := map[int]bool{}, map[blockName]bool{}
+	for n := range h.all() {
+		if seen[n] {
+			return true
+		}
+		seen[n] = true
+	}
+	for _, b := range h.Blocks {
+		if blocks[b.name()] {
+			return true
+		}
+		blocks[b.name()] = true
+	}
+	return false
+}
+
 // all returns the numbers that are held, by blocks too.
 func (h Held) all() iter.Seq[int] {
 	return func(yield func(int) bool) {

@@ -50,7 +50,8 @@ type Pool struct {
 
 	mine  set                // numbers that claims of this instance hold by a key each
 	busy  set                // numbers of claims that are being tried
-	names map[blockName]bool // of the blocks of this instance
+	tried map[blockName]bool // blocks of claims that are being tried
+	names map[blockName]bool // blocks that this instance holds
 	freed []int              // numbers that this instance has released, the last one at the end; some are in use again
 	seen  [2]set             // numbers that other instances hold, those that were seen last first
 	aged  time.Duration
@@ -58,7 +59,7 @@ type Pool struct {
 
 // New returns a pool of which nothing is known. Instances with different hashes begin to search at different numbers.
 func New(hash uint32) *Pool {
-	return &Pool{hash: hash, blocks: map[blockName]Block{}, known: map[int]int64{}, names: map[blockName]bool{}}
+	return &Pool{hash: hash, blocks: map[blockName]Block{}, known: map[int]int64{}, tried: map[blockName]bool{}, names: map[blockName]bool{}}
 }
 
 // Ready reports whether claims can be tried.
@@ -188,6 +189,23 @@ func (p *Pool) Take(n int, blocks bool) (Held, bool) {
 	return h, true
 }
 
+// Reserve has slots tried that were offered to this instance, unless they are being tried already. That a claim of this
+// instance holds them is no reason against it: it may have been freed unseen.
+func (p *Pool) Reserve(h Held) bool {
+	for number := range h.all() {
+		if p.busy.has(number) {
+			return false
+		}
+	}
+	for _, b := range h.Blocks {
+		if p.tried[b.name()] {
+			return false
+		}
+	}
+	p.mark(h, true)
+	return true
+}
+
 // searched returns the numbers that may be taken, from where this instance begins to search: the part behind that,
 // and the part before it.
 func (p *Pool) searched() []Run {
@@ -226,10 +244,10 @@ func (p *Pool) newBlock(area int, runs []Run, count int) Block {
 	for _, run := range runs {
 		b.Count += run.Len()
 	}
-	for p.names[b.name()] || p.blocks[b.name()].Count > 0 {
+	for p.names[b.name()] || p.tried[b.name()] || p.blocks[b.name()].Count > 0 {
 		b.Name++
 	}
-	p.names[b.name()] = true
+	p.tried[b.name()] = true // the next block of the same claim may be in the same area
 	return b
 }
 
@@ -252,7 +270,7 @@ func (p *Pool) areasOf(h Held) (areas []Area) {
 	return areas
 }
 
-// mark reserves the numbers that are being tried, or ends that.
+// mark reserves the numbers and blocks that are being tried, or ends that.
 func (p *Pool) mark(h Held, busy bool) {
 	change := p.busy.remove
 	if busy {
@@ -261,15 +279,23 @@ func (p *Pool) mark(h Held, busy bool) {
 	for number := range h.all() {
 		change(number)
 	}
+	for _, b := range h.Blocks {
+		if busy {
+			p.tried[b.name()] = true
+		} else {
+			delete(p.tried, b.name())
+		}
+	}
 }
 
-// Took records that the keys of a claim were put in a revision, and returns what is held. Since no block was created
-// in its areas meanwhile, those are known at that revision: what was known of them when the claim was tried has not been
-// replaced by what is older.
+// Took records that the keys of a claim were put in a revision, and returns what is held. Since no block was created in its
+// areas since the revision that was compared, those are known at that of the put, if they were known at the former.
 func (p *Pool) Took(h Held, revision int64) Held {
 	p.mark(h, false)
 	for _, a := range h.Areas {
-		p.known[a.Area] = max(p.known[a.Area], revision)
+		if max(p.read, p.known[a.Area]) >= a.Revision {
+			p.known[a.Area] = max(p.known[a.Area], revision)
+		}
 	}
 	for _, n := range h.Numbers {
 		p.mine.add(n)
@@ -278,7 +304,7 @@ func (p *Pool) Took(h Held, revision int64) Held {
 	for i := range h.Blocks {
 		b := &h.Blocks[i]
 		b.Created = revision
-		p.blocks[b.name()] = *b
+		p.blocks[b.name()], p.names[b.name()] = *b, true
 		for _, run := range b.Runs {
 			p.listed.addRun(run)
 		}
@@ -295,12 +321,7 @@ func (p *Pool) Lost(h Held) {
 }
 
 // Abandon ends that slots are tried: nothing was put.
-func (p *Pool) Abandon(h Held) {
-	p.mark(h, false)
-	for _, b := range h.Blocks {
-		delete(p.names, b.name())
-	}
-}
+func (p *Pool) Abandon(h Held) { p.mark(h, false) }
 
 // Spec returns the spec that was read last.
 func (p *Pool) Spec() Spec { return p.spec }

@@ -197,6 +197,9 @@ func Spell(r *pool.Request) Spelled {
 	return Spelled{id: r.ID, pools: store.Encode(r.Slots), holder: store.Encode(r.Holder), priority: r.Priority}
 }
 
+// Len returns how many bytes the spelled parts have.
+func (c Spelled) Len() int { return len(c.id) + len(c.pools) + len(c.holder) }
+
 // Put is one key of a claim with its value.
 type Put struct {
 	Ref

@@ -1,0 +1,296 @@
+package owner
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// held returns the keys of slots by the revision that has put them: a transaction grants several claims.
+func (w *world) held() map[int64][]*mvccpb.KeyValue {
+	all := map[int64][]*mvccpb.KeyValue{}
+	for _, p := range poolNames {
+		for kv := range w.etcd.All(w.keys.Slots(p)) {
+			all[kv.ModRevision] = append(all[kv.ModRevision], kv)
+		}
+	}
+	return all
+}
+
+// committed checks what etcd has after a revision.
+func (w *world) committed(rev int64, events []*mvccpb.Event, req *pb.TxnRequest) {
+	for _, ev := range events {
+		if req == nil { // a lease took its keys with it
+			w.freed[string(ev.Kv.Key)], w.forced[ev.PrevKv.ModRevision] = rev, true
+		}
+		for _, h := range w.hosts {
+			if strings.HasPrefix(string(ev.Kv.Key), w.keys.Offers(h.name, "i")) {
+				h.events = append(h.events, ev)
+			}
+		}
+		if strings.Contains(string(ev.Kv.Key), "/demands/") {
+			w.checkDemands(ev)
+		}
+	}
+	took := map[string]bool{}
+	for _, ev := range events {
+		ref, err := w.keys.Ref(string(ev.Kv.Key))
+		if err != nil || ev.Type != mvccpb.PUT || w.outside {
+			continue
+		}
+		took[ref.Pool] = true
+		if ev.PrevKv != nil {
+			w.over++
+		}
+		w.checkClaim(ref, ev, events)
+	}
+	for p := range took {
+		w.checkPool(p, rev)
+	}
+}
+
+// checkDemands checks that demands keep their stamps.
+func (w *world) checkDemands(ev *mvccpb.Event) {
+	if ev.Type != mvccpb.PUT {
+		return
+	}
+	_, list, err := w.keys.DecodeDemands(string(ev.Kv.Key), ev.Kv.Value)
+	w.check(err == nil, "%v", err)
+	for _, d := range list.List {
+		stamp := d.Stamped(ev.Kv.CreateRevision)
+		if was, ok := w.stamps[d.Claim]; ok {
+			w.check(was == stamp, "claim %s has waited since %v, and now since %v", d.Claim, was, stamp)
+		}
+		w.stamps[d.Claim] = stamp
+	}
+}
+
+// checkClaim checks that the keys of a claim are complete.
+func (w *world) checkClaim(ref wire.Ref, ev *mvccpb.Event, events []*mvccpb.Event) {
+	kv := ev.Kv
+	_, s, err := w.keys.DecodeSlot(string(kv.Key), kv.Value, kv.CreateRevision)
+	if err != nil {
+		w.check(false, "%v", err)
+		return
+	}
+	if s.Record == nil {
+		return
+	}
+	if s.Demand.Created != 0 {
+		w.checkOffered(s, ev, events)
+	}
+	r, err := s.Decode(string(kv.Key))
+	w.check(err == nil, "%v", err)
+	if err != nil {
+		return
+	}
+	refs, err := r.Refs(ref)
+	w.check(err == nil, "%v", err)
+	got := map[string]int{}
+	for _, of := range refs {
+		n := 0
+		for other := range w.etcd.All(of.Key(w.keys)) {
+			if _, o, err := w.keys.DecodeSlot(string(other.Key), other.Value, 1); err == nil && string(other.Key) == of.Key(w.keys) && o.Claim == s.Claim && other.ModRevision == kv.ModRevision && other.Lease == kv.Lease {
+				n = max(1, o.Block.Count)
+			}
+		}
+		got[of.Pool] += n
+		if s.Demand.Created == 0 {
+			for range w.etcd.All(w.keys.Pending(of.Pool)) {
+				w.check(false, "claim %s takes slots of %s while others wait for it", s.Claim, of.Pool)
+			}
+		}
+	}
+	w.check(maps.Equal(got, r.Pools), "claim %s holds %v, and has %v in revision %d", s.Claim, got, r.Pools, kv.ModRevision)
+}
+
+// checkPool checks a pool in which slots were taken.
+func (w *world) checkPool(name string, rev int64) {
+	used, has := 0, map[int]bool{}
+	add := func(n int) {
+		w.check(!has[n], "number %d of %s is held twice", n, name)
+		has[n] = true
+	}
+	for kv := range w.etcd.All(w.keys.Slots(name)) {
+		ref, s, err := w.keys.DecodeSlot(string(kv.Key), kv.Value, kv.CreateRevision)
+		w.check(err == nil, "%v", err)
+		if !ref.IsBlock() {
+			used++
+			add(ref.Number)
+			continue
+		}
+		used += s.Block.Count
+		for _, r := range s.Block.Runs {
+			for n := r.From; n < r.To; n++ {
+				add(n)
+			}
+		}
+	}
+	for kv := range w.etcd.All(w.keys.Spec(name)) {
+		s, _, err := wire.DecodeSpec(string(kv.Key), kv.Value, kv.ModRevision)
+		w.check(err == nil && !s.Paused && s.Limit != pool.Closed, "slots of %s were taken: %+v, %v", name, s, err)
+		w.check(s.Limit == pool.Unlimited || used <= s.Limit, "%d of %d slots of %s are used in revision %d", used, s.Limit, name, rev)
+	}
+}
+
+func (w *world) check(ok bool, format string, args ...any) {
+	if !ok {
+		w.errs = append(w.errs, fmt.Sprintf(format, args...))
+	}
+}
+
+// rest has everything arrive, and checks that instances and etcd agree.
+func (w *world) rest() {
+	for len(w.late) > 0 {
+		w.deliverLate()
+	}
+	for round, quiet := 0, 0; quiet < 2; round++ {
+		busy := false
+		w.clock += localWait
+		for _, h := range w.hosts {
+			for len(h.dead) > 0 {
+				w.tell(h)
+			}
+			w.poll(h)
+			w.send(h)
+			for h.busy() {
+				w.deliver(h)
+			}
+			busy = busy || len(h.queue.fresh)+len(h.queue.changed) > 0
+			for c := range h.asked {
+				busy = busy || c.state != waiting
+			}
+		}
+		before := w.offered
+		w.d.act()
+		if quiet++; busy || w.offered != before || w.open() {
+			quiet = 0
+		}
+		if len(w.errs) > 0 {
+			return
+		}
+		if round > 500 {
+			w.check(false, "claims are neither granted nor refused")
+			return
+		}
+	}
+	if len(w.errs) == 0 {
+		w.checkRest()
+	}
+	if len(w.errs) == 0 {
+		w.checkWaiting()
+	}
+	if len(w.errs) == 0 {
+		w.findFree()
+	}
+}
+
+// busy reports whether anything of a host is on its way.
+func (h *host) busy() bool {
+	n := len(h.reads) + len(h.events)
+	for _, x := range h.halves {
+		if n += len(x.sent); x.unknown {
+			n++
+		}
+	}
+	return n > 0
+}
+
+// open reports whether an offer is open.
+func (w *world) open() bool {
+	for kv := range w.etcd.All(w.keys.OffersAll()) {
+		if name, _ := w.keys.OfferKey(string(kv.Key)); name.Name >= 0 || name.Passed() {
+			return true
+		}
+	}
+	return false
+}
+
+// checkWaiting checks that the claims that wait are those that etcd has.
+func (w *world) checkWaiting() {
+	in := map[string]int{}
+	for _, x := range w.waiters() {
+		in[x.Claim]++
+	}
+	for _, h := range w.hosts {
+		for c := range h.asked {
+			w.check(in[c.request.ID] == 1, "claim %s waits, and has %d demands in etcd", c.request.ID, in[c.request.ID])
+			delete(in, c.request.ID)
+		}
+	}
+	for _, h := range w.hosts {
+		for _, c := range h.held {
+			if w.forced[c.fence] { // it does not know yet that its slots, which say that it does not wait, are gone
+				delete(in, c.request.ID)
+			}
+		}
+	}
+	for id := range in {
+		w.check(false, "etcd has a demand of claim %s, which does not wait", id)
+	}
+	for _, x := range w.admitted(w.waiters()) {
+		lent := map[string]*state{}
+		for _, p := range poolNames {
+			lent[p] = w.state(p)
+		}
+		_, ok := w.d.offer(x, lent)
+		w.check(!ok, "claim %s waits although it fits", x.Claim)
+	}
+}
+
+func (w *world) checkRest() {
+	type put struct {
+		key string
+		rev int64
+	}
+	known := map[put]bool{}
+	for _, h := range w.hosts {
+		for _, c := range h.held {
+			for _, r := range wire.Refs(c.keys) {
+				known[put{r.Key(w.keys), c.fence}] = true
+			}
+		}
+	}
+	for rev, all := range w.held() {
+		for _, kv := range all {
+			is := put{string(kv.Key), rev}
+			w.check(known[is], "nobody knows that %s is held since revision %d", is.key, rev)
+			delete(known, is)
+		}
+	}
+	for is := range known {
+		w.check(w.forced[is.rev], "%s of revision %d is gone", is.key, is.rev)
+	}
+}
+
+// findFree checks that a claim that fits is granted, and one that does not is refused.
+func (w *world) findFree() {
+	h := w.hosts[0]
+	name := poolNames[w.IntN(len(poolNames))]
+	s := w.state(name)
+	fits := !s.spec.Paused && s.spec.Limit != pool.Closed && (s.spec.Limit == pool.Unlimited || s.used < s.spec.Limit)
+	for range w.etcd.All(w.keys.Pending(name)) {
+		fits = false
+	}
+	for _, c := range h.held { // it does not know that the slots are free
+		if w.forced[c.fence] && fits {
+			return
+		}
+	}
+	c := w.claim(h, map[string]int{name: 1})
+	for round := 0; h.asked[c] && round < 500; round++ {
+		w.clock += localWait
+		w.send(h)
+		for h.busy() {
+			w.deliver(h)
+		}
+	}
+	w.check(slices.Contains(h.held, c) == fits, "a claim of one slot of %s (%d of %d used): granted %v, fits %v", name, s.used, s.spec.Limit, slices.Contains(h.held, c), fits)
+}

@@ -1,0 +1,405 @@
+package owner
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/slots"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// localWait is for how long a claim waits for releases of its own instance in a full pool, before it waits in etcd.
+const localWait = 20 * time.Millisecond
+
+// commits takes and releases slots: it is the half of the writer that changes slot keys and blocks, and with them
+// offers keys and the demands that end.
+type commits struct {
+	memory   *memory
+	queue    *queue
+	offers   *offers
+	outcomes *outcomes
+	guard    store.Guard
+	leases   Leases
+
+	want     []*Claim // to be taken directly, in the order of their arrival
+	releases []*Claim
+	drops    []*offered // offers keys to be deleted
+	again    []*item    // of a transaction that failed, to be sent with a child for each
+	flight   *batch
+	split    int // so many more transactions have a child for each item
+	wakes    time.Duration
+	suspects []store.LeaseID // that etcd may not know
+}
+
+// Next returns the next transaction, false if there is none, or one is under way.
+func (o *commits) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
+	if o.flight != nil {
+		return nil, false
+	}
+	b := newBatch(len(o.again) > 0 || o.split > 0)
+	o.wakes = 0
+	if o.repeat(b); len(o.again) == 0 {
+		p := &plan{commits: o, b: b, now: now, at: at}
+		p.commitOffers()
+		p.claims()
+		p.release()
+		p.dropOffers()
+		p.moveDemands()
+	}
+	if len(b.items) == 0 {
+		return nil, false
+	}
+	if o.split > 0 {
+		o.split--
+	}
+	o.flight = b
+	return b.request(&o.guard), true
+}
+
+// repeat adds what failed together with others, as far as there is space.
+func (o *commits) repeat(b *batch) {
+	for len(o.again) > 0 && b.add(o.again[0]) {
+		o.again = o.again[1:]
+	}
+}
+
+// Wakes returns when Next may have something to do without anything else having happened, 0 for never.
+func (o *commits) Wakes() time.Duration { return o.wakes }
+
+// wake has Next called at a time.
+func (o *commits) wake(at time.Duration) {
+	if o.wakes == 0 || at < o.wakes {
+		o.wakes = at
+	}
+}
+
+// claim has a claim taken.
+func (o *commits) claim(c *Claim) { o.want = append(o.want, c) }
+
+// takeWant returns the claims that are to be taken, and forgets them.
+func (o *commits) takeWant() []*Claim {
+	all := o.want
+	o.want = nil
+	return all
+}
+
+// takeReleases returns the claims that are to be released, and forgets them.
+func (o *commits) takeReleases() []*Claim {
+	all := o.releases
+	o.releases = nil
+	return all
+}
+
+// takeDrops returns the offers keys that are to be deleted, and forgets them.
+func (o *commits) takeDrops() []*offered {
+	all := o.drops
+	o.drops = nil
+	return all
+}
+
+// takeSuspects returns the leases that etcd may not know, and forgets them.
+func (o *commits) takeSuspects() []store.LeaseID {
+	all := o.suspects
+	o.suspects = nil
+	return all
+}
+
+// drop has an offers key deleted.
+func (o *commits) drop(of *offered) { o.drops = append(o.drops, of) }
+
+// Fence returns the transaction that fences earlier writes of this half.
+func (o *commits) Fence() *pb.TxnRequest { return o.guard.FenceTxn() }
+
+// Fenced takes the answer to Fence.
+func (o *commits) Fenced(resp *pb.TxnResponse) bool { return o.guard.Answer(resp) }
+
+// Answer takes the answer to Next, or the error that there was instead. It returns true if the outcome is unknown, or
+// another process has written as this instance.
+func (o *commits) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
+	b := o.flight
+	switch {
+	case err != nil && store.OutcomeUnknown(err):
+		return true
+	case err != nil:
+		o.flight = nil
+		for _, it := range b.items {
+			o.failed(it, err)
+		}
+		return false
+	case !resp.Succeeded && o.guard.Foreign(resp):
+		return true
+	}
+	o.flight = nil
+	if !resp.Succeeded {
+		o.again, o.split = append(o.again, b.items...), splitFor
+		return false
+	}
+	o.guard.Committed(resp.Header.Revision)
+	o.answered(b, resp, true) // a claim that is lost has to know whether its key was put without it
+	o.answered(b, resp, false)
+	return false
+}
+
+// answered records what has become of the items that move demands keys, or of the others.
+func (o *commits) answered(b *batch, resp *pb.TxnResponse, move bool) {
+	for i, it := range b.items {
+		if (it.kind == moves) != move {
+			continue
+		}
+		if !b.nested {
+			o.done(it, resp.Header.Revision)
+		} else if child := resp.Responses[i+1].GetResponseTxn(); child.Succeeded {
+			o.done(it, resp.Header.Revision)
+		} else {
+			o.split = splitFor
+			o.lost(it, child.Responses, resp.Header.Revision)
+		}
+	}
+}
+
+// done records that an item was committed in a revision.
+func (o *commits) done(it *item, revision int64) {
+	switch it.kind {
+	case frees:
+		o.released(it.claim, nil)
+	case moves:
+		o.queue.moved(it, true, revision)
+	case takes:
+		o.granted(it, revision)
+	}
+}
+
+// granted records that the slots of a claim were taken.
+func (o *commits) granted(it *item, revision int64) {
+	c, keys := it.claim, map[string]slots.Held{}
+	for name, h := range it.held {
+		if it.from == nil {
+			h = o.memory.pools[name].Took(h, revision)
+		}
+		keys[name] = h
+	}
+	c.hold(keys, revision)
+	if c.demand != nil {
+		o.queue.end(c.demand, true)
+	}
+	if from := it.from; from != nil {
+		o.finish(from)
+		o.outcomes.add(Result{Claim: from, Outcome: Released})
+	}
+	if c.withdrawn {
+		o.release(c)
+		return
+	}
+	o.outcomes.add(Result{Claim: c, Outcome: Granted})
+}
+
+// release has a claim released.
+func (o *commits) release(c *Claim) {
+	c.release()
+	o.releases = append(o.releases, c)
+}
+
+// released records that the slots of a claim are free, or were gone.
+func (o *commits) released(c *Claim, err error) {
+	o.forget(c, err == nil)
+	o.outcomes.add(Result{Claim: c, Outcome: Released, Err: err})
+}
+
+// forget ends a claim whose keys were deleted, by a transaction of this instance or without it.
+func (o *commits) forget(c *Claim, mine bool) {
+	for name, h := range c.keys {
+		k := o.memory.pools[name]
+		if k.use(-1); mine {
+			k.Freed(h)
+		} else {
+			k.Vanished(h)
+		}
+	}
+	o.finish(c)
+}
+
+// finish ends a claim that has no slots any longer. Its demand is taken out of its key, if that lists it still.
+func (o *commits) finish(c *Claim) {
+	if k := c.listed(); k != nil {
+		o.queue.change(k)
+	}
+	c.unreserve(o.leases)
+	c.end()
+}
+
+// lost records that an item was not committed, because one of its compares failed, and what was read instead.
+func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
+	switch it.kind {
+	case frees:
+		o.released(it.claim, ErrGone)
+		return
+	case moves:
+		o.queue.moved(it, false, revision)
+		return
+	case drops:
+		return // it is gone
+	}
+	at := 0
+	for _, r := range it.reads {
+		if len(responses) > 0 {
+			at += o.memory.answer(r, responses[at:], revision)
+		}
+	}
+	c := it.claim
+	if from := it.from; from != nil {
+		from.separate()
+		c.separate()
+		o.release(from)
+	} else {
+		for name, h := range it.held {
+			o.memory.pools[name].Lost(h)
+			o.memory.pools[name].use(-1)
+		}
+		c.lose(o.memory.begun)
+	}
+	o.retry(it)
+}
+
+// retry has a claim taken again, or wait again, after a transaction that did not take its slots.
+func (o *commits) retry(it *item) {
+	c := it.claim
+	switch {
+	case c.withdrawn:
+		o.withdrawn(c)
+	case c.demand == nil:
+		c.unwait()
+		o.claim(c)
+	case c.listed() != nil:
+		c.wait(c.demand)
+	default: // its key was put without it
+		c.wait(c.demand)
+		o.queue.renew(c.demand)
+	}
+}
+
+// withdrawn ends a claim that nothing wants, and that has no slots.
+func (o *commits) withdrawn(c *Claim) {
+	if c.demand != nil {
+		o.queue.end(c.demand, false)
+	}
+	c.unreserve(o.leases)
+	c.end()
+	o.outcomes.add(Result{Claim: c, Outcome: Withdrawn})
+}
+
+// refuse refuses a claim.
+func (o *commits) refuse(c *Claim, err error) {
+	if c.demand != nil {
+		o.queue.end(c.demand, false)
+	}
+	c.unreserve(o.leases)
+	c.end()
+	o.outcomes.add(Result{Claim: c, Outcome: Refused, Err: err})
+}
+
+// failed records that an item was not committed for a reason that has nothing to do with slots.
+func (o *commits) failed(it *item, err error) {
+	switch it.kind {
+	case frees:
+		o.release(it.claim)
+		return
+	case moves:
+		o.queue.stay(it.key)
+		return
+	case drops:
+		o.drop(it.offer)
+		return
+	}
+	if it.from != nil {
+		o.release(it.from)
+	}
+	o.memory.giveUp(it)
+	if errors.Is(err, store.ErrLeaseNotFound) {
+		o.suspects = append(o.suspects, it.claim.lease)
+		it.claim.unreserve(o.leases)
+		o.retry(it)
+		return
+	}
+	o.refuse(it.claim, err)
+}
+
+// Unresolved returns the transaction that reads what has become of one with an unknown outcome, once that can't happen
+// any longer.
+func (o *commits) Unresolved() *pb.TxnRequest {
+	t := &pb.TxnRequest{}
+	for _, it := range o.flight.items {
+		t.Success = append(t.Success, store.Get(o.mainOf(it)))
+	}
+	return t
+}
+
+// mainOf returns the key that shows what has become of an item.
+func (o *commits) mainOf(it *item) string {
+	switch it.kind {
+	case frees:
+		return it.claim.main.Key(o.memory.keys)
+	case drops:
+		return it.offer.key
+	case moves:
+		return o.queue.keyOf(it.key, it.key.pools[0])
+	}
+	return wire.Refs(it.held)[0].Key(o.memory.keys)
+}
+
+// Resolved takes the answer to Unresolved.
+func (o *commits) Resolved(resp *pb.TxnResponse) {
+	b := o.flight
+	o.flight = nil
+	o.memory.forget()
+	for i, it := range b.items {
+		kvs := resp.Responses[i].GetResponseRange().Kvs
+		switch it.kind {
+		case moves:
+			o.queue.resolve(it, kvs)
+			continue
+		case drops:
+			continue // what is there still is read by the next poll
+		}
+		var revision int64
+		mine := false
+		if len(kvs) > 0 {
+			revision = kvs[0].ModRevision
+			_, s, err := o.memory.keys.DecodeSlot(string(kvs[0].Key), kvs[0].Value, kvs[0].CreateRevision)
+			mine = err == nil && s.Claim == it.claim.request.ID
+		}
+		switch held := mine && revision == it.claim.fence; {
+		case it.kind == frees && held:
+			o.release(it.claim)
+		case it.kind == frees, mine:
+			o.done(it, revision)
+		default:
+			o.unresolvedTake(it, resp.Header.Revision)
+		}
+	}
+}
+
+// unresolvedTake records that a claim of a transaction with an unknown outcome does not have its slots. They may have come
+// and gone: then the dispatcher has seen that its demand has ended, so that is put under another name.
+func (o *commits) unresolvedTake(it *item, revision int64) {
+	d := it.claim.demand
+	o.lost(it, nil, revision)
+	if d != nil && !d.over && d.key != nil {
+		o.queue.renew(d)
+	}
+}
+
+// leaseLost records that a lease has ended, with the slots of claims. Those that are being released find out by themselves.
+func (o *commits) leaseLost(claims []*Claim) {
+	for _, c := range claims {
+		if c.state != held && c.state != releasing {
+			continue
+		}
+		o.releases = slices.DeleteFunc(o.releases, func(r *Claim) bool { return r == c })
+		o.forget(c, false)
+		o.outcomes.add(Result{Claim: c, Outcome: Lost})
+	}
+}

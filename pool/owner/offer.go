@@ -1,0 +1,94 @@
+package owner
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// offered is what a dispatcher offers together: in an offers key, or in memory if it is this instance.
+type offered struct {
+	key     string // "" in memory
+	created int64  // of the key
+	role    string // the key of the role, in memory
+	list    []wire.Offer
+}
+
+// condition is the compare under which it can be committed: the dispatcher has not taken it back.
+func (of *offered) condition() shared {
+	if of.key == "" {
+		return share(store.ModEquals(of.role, of.created))
+	}
+	return share(store.CreateEquals(of.key, of.created))
+}
+
+// offers are those to this instance that are open.
+type offers struct {
+	list    []*offered // in the order of their arrival
+	advance map[string]*offered
+}
+
+func newOffers() *offers { return &offers{advance: map[string]*offered{}} }
+
+// add adds an offers key, instead of an older one of that name.
+func (o *offers) add(of *offered) {
+	if of.key != "" {
+		o.withdraw(of.key)
+	}
+	o.list = append(o.list, of)
+}
+
+// take returns all that are open, in their order, and forgets them.
+func (o *offers) take() []*offered {
+	all := o.list
+	o.list = nil
+	return all
+}
+
+// keep keeps one that can't be used yet.
+func (o *offers) keep(of *offered) { o.list = append(o.list, of) }
+
+// withdraw removes a key.
+func (o *offers) withdraw(key string) {
+	o.list = slices.DeleteFunc(o.list, func(of *offered) bool { return of.key == key })
+}
+
+// setAdvance records the advance offer of a pool, nil if there is none.
+func (o *offers) setAdvance(pool string, of *offered) {
+	if of == nil {
+		delete(o.advance, pool)
+		return
+	}
+	o.advance[pool] = of
+}
+
+// reset replaces all that are in etcd by what was read.
+func (o *offers) reset(list []*offered, advance map[string]*offered) {
+	kept := slices.DeleteFunc(o.list, func(of *offered) bool {
+		return of.key != "" && !slices.ContainsFunc(list, of.same)
+	})
+	for _, of := range list {
+		if !slices.ContainsFunc(kept, of.same) {
+			kept = append(kept, of)
+		}
+	}
+	o.list, o.advance = kept, maps.Clone(advance)
+}
+
+func (of *offered) same(other *offered) bool {
+	return of.key == other.key && of.created == other.created
+}
+
+// ahead returns the advance offers for all pools of a claim, false if one of them has none.
+func (o *offers) ahead(c *Claim) (all []*offered, ok bool) {
+	for _, p := range c.pools {
+		of := o.advance[p]
+		if of == nil {
+			return nil, false
+		}
+		all = append(all, of)
+	}
+	return all, true
+}

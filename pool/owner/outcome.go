@@ -1,0 +1,72 @@
+package owner
+
+import (
+	"errors"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// Outcome is what has become of a claim.
+type Outcome int
+
+// The outcomes. Waits is followed by another one, and Granted by Released or Lost.
+const (
+	Waits     Outcome = iota // it is in the wait queue
+	Granted                  // it has its slots
+	Refused                  // it is not granted: see [Result.Err]
+	Withdrawn                // it was withdrawn while it waited
+	Released                 // its slots are free; see [ErrGone]
+	Lost                     // its lease has ended
+)
+
+// Why says why a claim waits.
+type Why string
+
+// The reasons.
+const (
+	Full    Why = "full"          // a pool has too few free slots
+	Pending Why = "pending"       // others wait for a pool
+	Races   Why = "races"         // other instances took the slots that it tried
+	Closed  Why = "closed"        // a pool is paused or closed
+	Wide    Why = "many compares" // its free slots are in too many parts for one transaction
+)
+
+// Result is the news of a claim.
+type Result struct {
+	Claim   *Claim
+	Outcome Outcome
+	// Err is why a claim was refused, or that the slots of one that was to be released were gone.
+	Err error
+	// Why it waits.
+	Why Why
+}
+
+// ErrGone tells that the slots of a claim were gone before it was released.
+var ErrGone = errors.New("its slots are no longer in etcd")
+
+// outcomes collects results.
+type outcomes struct{ list []Result }
+
+func (o *outcomes) add(r Result) { o.list = append(o.list, r) }
+
+func (o *outcomes) take() []Result {
+	r := o.list
+	o.list = nil
+	return r
+}
+
+// problem returns the error for a claim that does not wait.
+func (v verdict) problem(c *Claim) error {
+	name := v.pools[0]
+	switch v.why {
+	case Pending:
+		return problem.New(problem.NoCapacity, "others wait for pool '%s'", name)
+	case Closed:
+		return problem.New(problem.NoCapacity, "pool '%s' is paused or closed", name)
+	case Races:
+		return problem.New(problem.NoCapacity, "%d races for slots of pool '%s' were lost", c.races, name)
+	case Wide:
+		return problem.New(problem.NoCapacity, "the free slots of pool '%s' are in too many parts", name)
+	}
+	return problem.New(problem.NoCapacity, "pool '%s' has no %d free slots", name, c.needs(name))
+}

@@ -1,0 +1,126 @@
+package owner
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+func TestDirectClaimsNeverExceedALimit(t *testing.T) {
+	t.Parallel()
+	var all stats
+	for seed := range uint64(300) {
+		w := newWorld(seed, nil).run(600)
+		if len(w.errs) > 0 {
+			t.Fatalf("schedule %d: %s", seed, strings.Join(w.errs, "\n"))
+		}
+		all.add(w.stats)
+	}
+	if t.Logf("%+v", all); all.granted < 10_000 || all.over < 300 || all.waited < 5000 || all.ahead < 40 {
+		t.Errorf("too little has happened: %+v", all)
+	}
+}
+
+func TestEveryCompareIsNeeded(t *testing.T) {
+	slot := func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/slots/") }
+	block := func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/slots/b/") }
+	for name, without := range map[string]func(*pb.Compare) bool{
+		"the guard":          func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/guards/") },
+		"the spec":           func(c *pb.Compare) bool { return strings.HasSuffix(string(c.Key), "/spec") },
+		"the pending claims": func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/pending/") },
+		"an absent slot": func(c *pb.Compare) bool {
+			return slot(c) && !block(c) && c.RangeEnd == nil && c.Target == pb.Compare_CREATE
+		},
+		"the runs of a block": func(c *pb.Compare) bool { return slot(c) && !block(c) && c.RangeEnd != nil },
+		"the blocks":          func(c *pb.Compare) bool { return block(c) && c.RangeEnd != nil },
+		"the version of keys": func(c *pb.Compare) bool { return slot(c) && c.Target == pb.Compare_MOD },
+		"an offers key": func(c *pb.Compare) bool {
+			return strings.Contains(string(c.Key), "/offers/") && !strings.Contains(string(c.Key), "advance~")
+		},
+		"an advance offer": func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "advance~") },
+		"the demands key":  func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/demands/") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(600) {
+				if w := newWorld(seed, without).run(600); len(w.errs) > 0 {
+					t.Logf("caught by schedule %d: %s", seed+1, w.errs[0])
+					return
+				}
+			}
+			t.Error("nothing noticed that it is missing")
+		})
+	}
+}
+
+// A claim that was refused says why.
+func TestRefusalsNameThePool(t *testing.T) {
+	w := newWorld(1, nil)
+	h := w.hosts[0]
+	put := func(limit int, paused bool) {
+		s := pool.DefaultSpec()
+		s.Limit, s.Paused = limit, paused
+		w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(w.keys.Spec("db"), wire.EncodeSpec(s, 0), 0)}})
+	}
+	for name, tc := range map[string]struct {
+		prepare func()
+		needs   map[string]int
+		code    problem.Code
+	}{
+		"it does not exist": {func() {}, map[string]int{"other": 1}, problem.NotFound},
+		"paused":            {func() { put(3, true) }, map[string]int{"db": 1}, problem.NoCapacity},
+		"too many slots":    {func() { put(3, false) }, map[string]int{"db": 4}, problem.NoCapacity},
+		"full":              {func() { put(1, false); w.resolved(h, w.claim(h, map[string]int{"db": 1})) }, map[string]int{"db": 1}, problem.NoCapacity},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.prepare()
+			err := w.resolved(h, w.claim(h, tc.needs))
+			if p := problem.Of(err); p == nil || p.Code != tc.code || !strings.Contains(err.Error(), "'"+slices.Collect(maps.Keys(tc.needs))[0]+"'") {
+				t.Errorf("%v, want %s", err, tc.code)
+			}
+			for len(h.held) > 0 {
+				w.release(h)
+			}
+			w.rest()
+		})
+	}
+}
+
+// resolved waits until a claim is granted or refused, and returns why it was refused.
+func (w *world) resolved(h *host, c *Claim) (refused error) {
+	for h.asked[c] {
+		w.clock += localWait
+		for _, x := range h.halves {
+			if t, ok := x.Next(w.now(), time.Unix(1, 0)); ok {
+				x.Answer(w.must(t), nil)
+			}
+		}
+		if t, ok := h.Reads(); ok {
+			h.Read(w.must(t), nil)
+		}
+		for _, r := range h.Results() {
+			delete(h.asked, r.Claim)
+			if r.Outcome == Granted {
+				h.held = append(h.held, r.Claim)
+			}
+			if r.Claim == c {
+				refused = r.Err
+			}
+		}
+	}
+	return refused
+}
+
+func (s *stats) add(o stats) {
+	s.claims, s.granted, s.waited, s.offered = s.claims+o.claims, s.granted+o.granted, s.waited+o.waited, s.offered+o.offered
+	s.over, s.ahead = s.over+o.over, s.ahead+o.ahead
+}

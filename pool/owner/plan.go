@@ -1,0 +1,336 @@
+package owner
+
+import (
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/slots"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// plan makes the next transaction of the half that commits.
+type plan struct {
+	*commits
+	b   *batch
+	now time.Duration
+	at  time.Time
+
+	free map[string][]*Claim // claims that are released and can be taken over, by kind
+	over map[*Claim]bool     // those that are
+}
+
+// commitOffers commits what is offered. An offers key whose offers can't be used is deleted.
+func (p *plan) commitOffers() {
+	for _, of := range p.offers.take() {
+		if p.b.full || !p.commitOffer(of) {
+			p.offers.keep(of)
+		}
+	}
+}
+
+// commitOffer adds the claims that use an offers key, and the deletion of the key. It is false if that has to wait.
+func (p *plan) commitOffer(of *offered) (done bool) {
+	var items []*item
+	defer func() {
+		if !done {
+			for _, it := range items {
+				p.undo(it)
+			}
+		}
+	}()
+	for _, offer := range of.list {
+		d, unknown := p.queue.find(offer.Demand)
+		switch {
+		case unknown:
+			return false
+		case d != nil && d.over: // what its claim has held is gone, and so is the record that says so
+			p.queue.change(d.key)
+			continue
+		case d == nil || d.claim.state != waiting || d.claim.withdrawn:
+			continue
+		case offer.Refused != "":
+			p.refuse(d.claim, problem.New(problem.NoCapacity, "%s", offer.Refused))
+			continue
+		}
+		it, later := p.takeOffered(d.claim, of, offer)
+		if later {
+			return false
+		}
+		if it != nil {
+			items = append(items, it)
+		}
+	}
+	if of.key != "" {
+		items = append(items, drop(of))
+	}
+	return len(items) == 0 || p.b.add(items...)
+}
+
+// takeOffered returns the part of a transaction that takes what is offered to a claim, nil if that can't be used. Later is
+// set if something of it is under way in this transaction.
+func (p *plan) takeOffered(c *Claim, of *offered, offer wire.Offer) (it *item, later bool) {
+	held, ok := c.offered(offer)
+	if !ok {
+		return nil, false
+	}
+	it = &item{kind: takes, claim: c, offer: of, shared: []shared{of.condition()}}
+	for _, name := range c.pools {
+		if h := held[name]; !p.memory.takeOffered(it, p.memory.of(name, p.now), h) {
+			p.undo(it)
+			return nil, true
+		}
+	}
+	p.memory.put(it, p.at)
+	if it.size() > slots.MaxCompares {
+		p.undo(it)
+		return nil, false
+	}
+	c.take()
+	return it, false
+}
+
+// undo ends that slots are tried which were not sent.
+func (p *plan) undo(it *item) {
+	if p.memory.giveUp(it); it.kind == takes && it.claim.state == taking {
+		it.claim.wait(it.claim.demand)
+	}
+}
+
+// claims takes slots for the claims that need not wait.
+func (p *plan) claims() {
+	p.over, p.free = map[*Claim]bool{}, map[string][]*Claim{}
+	for _, c := range p.releases {
+		if c.kind != "" && !c.alone && !p.b.names(c) {
+			p.free[c.kind] = append(p.free[c.kind], c)
+		}
+	}
+	for _, c := range p.takeWant() {
+		if p.b.full || !p.claim(c) {
+			p.commits.claim(c)
+		}
+	}
+}
+
+// claim takes slots for a claim, has it wait, or refuses it. It is false if it is to be tried again.
+func (p *plan) claim(c *Claim) bool {
+	if c.withdrawn {
+		p.commits.withdrawn(c)
+		return true
+	}
+	v := p.judge(c)
+	switch v.is {
+	case mustRefuse:
+		p.refuse(c, v.err)
+		return true
+	case mustWait:
+		return p.wait(c, v)
+	case mustRead:
+		return false
+	}
+	it := &item{kind: takes, claim: c}
+	if from := p.released(c); from != nil {
+		it.from = from
+		p.memory.takeOver(it, p.at)
+	} else if full, ok := p.memory.takeNew(it, p.at); full != "" {
+		return p.wait(c, verdict{is: mustWait, pools: []string{full}, why: Full})
+	} else if !ok {
+		return false // something has to be read
+	}
+	p.memory.underPending(it)
+	p.memory.readOnFailure(it)
+	if it.size() > slots.MaxCompares {
+		p.memory.giveUp(it)
+		return p.wait(c, verdict{is: mustWait, pools: c.pools, why: Wide})
+	}
+	if !p.b.add(it) {
+		p.memory.giveUp(it)
+		return false
+	}
+	if it.from != nil {
+		p.takenOver(it.from)
+	}
+	c.take()
+	return true
+}
+
+// released returns a claim that is released, and whose keys another one can take over; nil if there is none.
+func (p *plan) released(c *Claim) *Claim {
+	all := p.free[c.kind]
+	if len(all) == 0 || c.alone || !p.memory.below(all[0]) {
+		return nil
+	}
+	return all[0]
+}
+
+// takenOver marks a claim as one whose keys are taken over.
+func (p *plan) takenOver(from *Claim) {
+	from.free()
+	p.over[from] = true
+	p.free[from.kind] = p.free[from.kind][1:]
+}
+
+// wait has a claim wait: first a moment for releases of its own instance, and then in the wait queue.
+func (p *plan) wait(c *Claim, v verdict) bool {
+	switch until := c.came + localWait; {
+	case v.why == Full && p.now < until && p.memory.uses(v.pools):
+		p.wake(until)
+		return false
+	case c.request.Wait == 0:
+		p.refuse(c, v.problem(c))
+		return true
+	}
+	p.outcomes.add(Result{Claim: c, Outcome: Waits, Why: v.why})
+	p.queue.add(c, v.pools, nil, p.at)
+	return true
+}
+
+// release releases claims. Slots of pools with an advance offer go to the next of this instance's claims that wait.
+func (p *plan) release() {
+	for _, c := range p.takeReleases() {
+		if p.over[c] {
+			continue
+		}
+		if p.b.full || p.b.names(c) || !p.handOn(c) && !p.freeOne(c) {
+			p.commits.release(c)
+		}
+	}
+}
+
+// freeOne adds the deletion of the keys of a claim. Its demand goes with them, if its key lists it still.
+func (p *plan) freeOne(c *Claim) bool {
+	if k := c.listed(); k != nil && k.state == moving {
+		return false
+	}
+	items := p.withDemand(p.memory.free(c), c)
+	if !p.b.add(items...) {
+		return false
+	}
+	c.free()
+	return true
+}
+
+// withDemand returns a part that ends the slots of a claim, and the one that takes its demand out of its key, if that lists it
+// still: only the slots say that the demand has ended.
+func (p *plan) withDemand(it *item, c *Claim) []*item {
+	if k := c.listed(); k != nil && k.state == placed && !p.b.moves[k] {
+		return []*item{it, {kind: moves, key: k}}
+	}
+	return []*item{it}
+}
+
+// handOn has the next claim that waits take over the keys of one that is released, if there are advance offers.
+func (p *plan) handOn(from *Claim) bool {
+	if from.kind == "" || from.alone || !p.memory.below(from) || !p.memory.open(from) {
+		return false
+	}
+	ahead, ok := p.offers.ahead(from)
+	if !ok {
+		return false
+	}
+	d := p.queue.first(from.kind)
+	if d == nil {
+		return false
+	}
+	it := &item{kind: takes, claim: d.claim, from: from}
+	for _, of := range ahead {
+		it.under(of)
+	}
+	p.memory.takeOver(it, p.at)
+	if !p.b.add(p.withDemand(it, from)...) {
+		return false
+	}
+	from.free()
+	d.claim.take()
+	return true
+}
+
+// dropOffers deletes offers keys that could not be deleted before.
+func (p *plan) dropOffers() {
+	for _, of := range p.takeDrops() {
+		if !p.b.add(drop(of)) {
+			p.commits.drop(of)
+		}
+	}
+}
+
+// moveDemands adds the demands keys of which most demands end with this transaction.
+func (p *plan) moveDemands() {
+	for _, it := range p.b.items {
+		if it.kind == takes && it.claim.demand != nil {
+			p.moveKey(it.claim.demand.key)
+		}
+	}
+	for _, it := range p.b.items {
+		if it.kind == moves {
+			p.queue.spell(it, p.b.ending)
+		}
+	}
+}
+
+// moveKey adds a demands key if most of its demands end with this transaction.
+func (p *plan) moveKey(k *demandKey) {
+	if k != nil && k.state == placed && !p.b.moves[k] && k.worthPutting(p.b.ending) {
+		p.b.add(&item{kind: moves, key: k})
+	}
+}
+
+// verdict says what a claim can do.
+type verdict struct {
+	is    judgment
+	pools []string // that are short
+	why   Why
+	err   error
+}
+
+type judgment int
+
+const (
+	mayTake    judgment = iota // its slots may be taken
+	mustRead                   // something has to be read, or a lease granted
+	mustWait                   // it has to wait
+	mustRefuse                 // it can't be granted
+)
+
+// judge decides about a claim by what is known of its pools. What speaks against it counts only if it was read after the
+// claim came.
+func (p *plan) judge(c *Claim) (v verdict) {
+	unread := false
+	for _, name := range c.pools {
+		k := p.memory.of(name, p.now)
+		fresh := k.read > c.arrived
+		why, err := k.objection(c.needs(name))
+		switch {
+		case fresh && err != nil:
+			return verdict{is: mustRefuse, err: err}
+		case fresh && why != "":
+			v.is, v.why = mustWait, why
+			v.pools = append(v.pools, name)
+		case err != nil, why != "", !k.Ready(), c.races >= readRaces && !fresh:
+			p.memory.want(k)
+			unread = true
+		}
+	}
+	if c.races >= maxRaces && v.is == mayTake {
+		v = verdict{is: mustWait, why: Races, pools: c.pools}
+	}
+	if unread || !c.reserve(p.leases, p.memory.leaseDuration(c)) {
+		return verdict{is: mustRead}
+	}
+	return v
+}
+
+// objection returns why a claim of n slots can't be made directly as far as is known: it has to wait, or never can.
+func (k *known) objection(n int) (why Why, err error) {
+	switch s := k.spec; {
+	case k.err != nil:
+		return "", k.err
+	case s.Limit > 0 && n > s.Limit:
+		return "", problem.New(problem.NoCapacity, "pool '%s' can never grant %d slots: its limit is %d", k.name, n, s.Limit)
+	case k.pending:
+		return Pending, nil
+	case k.at > 0 && (s.Paused || s.Limit == pool.Closed):
+		return Closed, nil
+	}
+	return "", nil
+}

@@ -1,0 +1,454 @@
+package owner
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// leaseOf is a lease with the keys that are reserved on it.
+type leaseOf struct {
+	id   store.LeaseID
+	keys int
+}
+
+// queue puts the claims of an instance that wait into etcd: it is the half of its writer that changes demands keys, and
+// the keys of pools that are pending.
+type queue struct {
+	keys           wire.Keys
+	host, instance string
+	guard          store.Guard
+	leases         Leases
+
+	fresh   []*demand // in no key yet
+	byName  map[int]*demandKey
+	taken   map[int]bool    // names of keys of an earlier process
+	changed []*demandKey    // to be put or deleted
+	pending map[string]bool // pools that are to be pending
+	ranks   map[string]*rank
+	waits   int // demands that have not ended
+
+	flight   *batch
+	role     roleSeen
+	suspects []store.LeaseID // that etcd may not know
+	polls    int
+}
+
+// roleSeen is the role of the dispatcher as an answer to the queue has shown it.
+type roleSeen struct {
+	revision int64 // of the answer
+	kv       *pb.RangeResponse
+}
+
+func newQueue(cfg Config) *queue {
+	return &queue{
+		keys: wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence,
+		guard:  store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands")),
+		byName: map[int]*demandKey{}, taken: map[int]bool{}, pending: map[string]bool{}, ranks: map[string]*rank{},
+	}
+}
+
+// add has a claim wait. Short are its pools that could not grant it.
+func (q *queue) add(c *Claim, short []string, stamp *wire.Stamp, at time.Time) {
+	d := &demand{claim: c, since: at, short: short, stamp: stamp}
+	c.wait(d)
+	q.waits++
+	q.fresh = append(q.fresh, d)
+	for _, p := range short {
+		q.pending[p] = true
+	}
+}
+
+// renew has a demand put again in another key, with its stamp.
+func (q *queue) renew(d *demand) {
+	if k := d.key; k != nil {
+		d.unplace()
+		k.forget(d)
+		q.change(k)
+	}
+	q.fresh = append(q.fresh, d)
+	for _, p := range d.short {
+		q.pending[p] = true
+	}
+}
+
+// end ends a demand. If it was committed, the record of its claim says so, and its key may list it until half of the key's
+// demands have ended; else its key is put again.
+func (q *queue) end(d *demand, committed bool) {
+	if d.over {
+		return
+	}
+	d.end()
+	q.waits--
+	k := d.key
+	if k == nil {
+		q.fresh = slices.DeleteFunc(q.fresh, func(o *demand) bool { return o == d })
+		return
+	}
+	if !committed || k.worthPutting(nil) {
+		q.change(k)
+	}
+}
+
+// change has a key put again or deleted.
+func (q *queue) change(k *demandKey) {
+	if !k.changed {
+		k.change()
+		q.changed = append(q.changed, k)
+	}
+}
+
+// renotify has all keys put again, and the pools pending again that demands keep so: a new dispatcher may have missed them,
+// or passes this instance until it writes.
+func (q *queue) renotify() {
+	for _, k := range q.all() {
+		q.change(k)
+	}
+	q.pend()
+}
+
+// all returns the keys by their names.
+func (q *queue) all() []*demandKey {
+	return slices.SortedFunc(maps.Values(q.byName), func(a, b *demandKey) int { return cmp.Compare(a.name, b.name) })
+}
+
+// takeSuspects returns the leases that etcd may not know, and forgets them.
+func (q *queue) takeSuspects() []store.LeaseID {
+	all := q.suspects
+	q.suspects = nil
+	return all
+}
+
+// pend has the pools pending again that demands keep so.
+func (q *queue) pend() {
+	for _, k := range q.byName {
+		for _, d := range k.live() {
+			for _, p := range d.short {
+				q.pending[p] = true
+			}
+		}
+	}
+}
+
+// leaseLost records that a lease has ended, with the keys on it.
+func (q *queue) leaseLost(id store.LeaseID) {
+	for _, k := range q.all() {
+		if k.lease.id == id {
+			k.onLease(leaseOf{})
+			if k.state != moving {
+				q.check(k)
+			}
+		}
+	}
+}
+
+// maxPolled is the most pools whose demands one poll reads.
+const maxPolled = 50
+
+// pools returns the pools in whose keys demands of this instance are, at most [maxPolled] of them, others each time.
+func (q *queue) pools() []string {
+	all := map[string]bool{}
+	for _, k := range q.byName {
+		for _, p := range k.pools {
+			all[p] = true
+		}
+	}
+	names := slices.Sorted(maps.Keys(all))
+	if len(names) > maxPolled {
+		q.polls++
+		at := q.polls * maxPolled % len(names)
+		names = slices.Concat(names[at:], names[:at])[:maxPolled]
+	}
+	return names
+}
+
+// polled records which demands keys some pools had at a revision. What is gone was deleted by others, and is put again.
+func (q *queue) polled(pools []string, created map[string]int64, revision int64) {
+	for _, k := range q.all() {
+		gone := slices.ContainsFunc(k.pools, func(p string) bool {
+			return slices.Contains(pools, p) && created[q.keyOf(k, p)] != k.created
+		})
+		if gone && k.state == placed && k.created <= revision {
+			k.vanish()
+			q.changed = append(q.changed, k)
+		}
+	}
+}
+
+// Next returns the next transaction, false if there is none, or one is under way.
+func (q *queue) Next(time.Duration, time.Time) (*pb.TxnRequest, bool) {
+	if q.flight != nil {
+		return nil, false
+	}
+	q.place()
+	b := newBatch(true)
+	b.root = append(b.root, store.Get(q.keys.Role()))
+	var rest []*demandKey
+	for i, k := range q.changed {
+		switch {
+		case k.state == moving: // by the other half
+			rest = append(rest, k)
+			continue
+		case k.state == removed, !k.changed:
+			continue
+		case k.state == absent && len(k.live()) == 0:
+			q.remove(k)
+			continue
+		case !q.lease(k):
+			rest = append(rest, k)
+			continue
+		}
+		it := &item{kind: moves, key: k}
+		if !b.add(it) {
+			rest = append(rest, q.changed[i:]...)
+			break
+		}
+		q.spell(it, nil)
+	}
+	q.changed = rest
+	for _, p := range slices.Sorted(maps.Keys(q.pending)) {
+		if len(b.items)+len(b.root) < maxChildren {
+			b.root = append(b.root, store.Put(q.keys.Pending(p), wire.EncodeEmpty(), 0))
+			delete(q.pending, p)
+		}
+	}
+	if len(b.items) == 0 && len(b.root) == 1 {
+		return nil, false
+	}
+	q.flight = b
+	return b.request(&q.guard), true
+}
+
+// place puts demands without a key into new keys, those with the same pools together.
+func (q *queue) place() {
+	open := map[string]*demandKey{}
+	bytes := map[*demandKey]int{}
+	for _, d := range q.fresh {
+		pools := strings.Join(d.claim.pools, " ")
+		k := open[pools]
+		if k == nil || len(k.list) == wire.MaxDemands || bytes[k]+d.bytes() > wire.MaxDemandBytes {
+			k = &demandKey{pools: d.claim.pools, name: q.freeName()}
+			q.byName[k.name], open[pools] = k, k
+			q.change(k)
+		}
+		k.add(d)
+		bytes[k] += d.bytes()
+	}
+	q.fresh = nil
+}
+
+// freeName returns the lowest free name of a key.
+func (q *queue) freeName() (name int) {
+	for q.byName[name] != nil || q.taken[name] {
+		name++
+	}
+	return name
+}
+
+// lease puts the keys of a demands key on a lease, if they are on none.
+func (q *queue) lease(k *demandKey) bool {
+	if k.lease.id == 0 {
+		id, ok := q.leases.Acquire(pool.WaiterTTL, len(k.pools))
+		if !ok {
+			return false
+		}
+		k.onLease(leaseOf{id, len(k.pools)})
+	}
+	return true
+}
+
+// remove forgets a key that is not in etcd.
+func (q *queue) remove(k *demandKey) {
+	delete(q.byName, k.name)
+	if k.remove(); k.lease.id != 0 {
+		q.leases.Release(k.lease.id, k.lease.keys)
+	}
+}
+
+// spell makes the part of a transaction that puts a key without some demands, or deletes it if none is left.
+func (q *queue) spell(it *item, ending map[*demand]bool) {
+	k := it.key
+	for d := range ending {
+		if d.key == k {
+			d.keep() // if the claim is not taken, it is put elsewhere
+		}
+	}
+	it.list = slices.DeleteFunc(k.live(), func(d *demand) bool { return ending[d] })
+	list := make([]wire.Demand, len(it.list))
+	for i, d := range it.list {
+		list[i] = d.wire()
+	}
+	var values map[string][]byte
+	if len(list) > 0 {
+		values = wire.EncodeDemands(list)
+	}
+	for _, p := range k.pools {
+		it.move(q.keyOf(k, p), k.created, values[p], k.lease.id)
+	}
+	k.move()
+}
+
+// Answer takes the answer to Next, or the error that there was instead. It returns true if the outcome is unknown, or
+// another process has written as this instance.
+func (q *queue) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
+	b := q.flight
+	switch {
+	case err != nil && store.OutcomeUnknown(err):
+		return true
+	case err != nil:
+		q.flight = nil
+		for _, it := range b.items {
+			if errors.Is(err, store.ErrLeaseNotFound) {
+				q.suspects = append(q.suspects, it.key.lease.id)
+			}
+			q.stay(it.key)
+		}
+		q.pend()
+		return false
+	case !resp.Succeeded:
+		return true // the guard is all that is compared
+	}
+	q.flight = nil
+	q.guard.Committed(resp.Header.Revision)
+	for i, it := range b.items {
+		q.moved(it, resp.Responses[i+1].GetResponseTxn().Succeeded, resp.Header.Revision)
+	}
+	q.role = roleSeen{resp.Header.Revision, resp.Responses[len(b.items)+1].GetResponseRange()}
+	return false
+}
+
+// moved records that a key was put or deleted in a revision, or is not as it was known.
+func (q *queue) moved(it *item, ok bool, revision int64) {
+	k := it.key
+	switch {
+	case ok && len(it.list) == 0:
+		q.remove(k)
+		return
+	case ok:
+		k.put(it.list, cmp.Or(k.created, revision))
+		for _, d := range k.list {
+			q.rank(d)
+		}
+	case k.created == 0: // a key of an earlier process has its name
+		q.taken[k.name] = true
+		delete(q.byName, k.name)
+		k.rename(q.freeName())
+		q.byName[k.name] = k
+		k.stay()
+	default:
+		k.vanish()
+	}
+	q.check(k)
+}
+
+// stay records that a transaction with a key was not carried out.
+func (q *queue) stay(k *demandKey) {
+	k.stay()
+	q.check(k)
+}
+
+// check has a key put again if it has to be, after a transaction with it.
+func (q *queue) check(k *demandKey) {
+	if k.lease.id == 0 && k.created != 0 { // it has ended meanwhile
+		k.vanish()
+	}
+	if k.changed || k.worthPutting(nil) {
+		k.change()
+		q.changed = append(q.changed, k)
+	}
+}
+
+// rank ranks a demand among those of its kind.
+func (q *queue) rank(d *demand) {
+	kind := d.claim.kind
+	if kind == "" || d.over {
+		return
+	}
+	if q.ranks[kind] == nil {
+		q.ranks[kind] = &rank{}
+	}
+	q.ranks[kind].add(d)
+}
+
+// first returns the first demand of a kind that waits, nil if there is none.
+func (q *queue) first(kind string) *demand {
+	r := q.ranks[kind]
+	if r == nil {
+		return nil
+	}
+	d := r.first()
+	if r.empty() {
+		delete(q.ranks, kind)
+	}
+	return d
+}
+
+// find returns the demand that an offer names, nil if its key does not list it. It is unknown while its key is put for the first
+// time.
+func (q *queue) find(ref wire.DemandRef) (d *demand, unknown bool) {
+	k := q.byName[ref.Name]
+	switch {
+	case k == nil || k.pools[0] != ref.Pool:
+		return nil, false
+	case k.created == 0:
+		return nil, k.state == moving
+	case k.created != ref.Created:
+		return nil, false
+	}
+	i, ok := slices.BinarySearchFunc(k.list, ref.Index, func(d *demand, index int) int { return cmp.Compare(d.index, index) })
+	if !ok {
+		return nil, false
+	}
+	return k.list[i], false
+}
+
+// Fence returns the transaction that fences earlier writes of this half.
+func (q *queue) Fence() *pb.TxnRequest { return q.guard.FenceTxn() }
+
+// Fenced takes the answer to Fence.
+func (q *queue) Fenced(resp *pb.TxnResponse) bool { return q.guard.Answer(resp) }
+
+// Unresolved returns the transaction that reads what has become of one with an unknown outcome.
+func (q *queue) Unresolved() *pb.TxnRequest {
+	t := &pb.TxnRequest{}
+	for _, it := range q.flight.items {
+		t.Success = append(t.Success, store.Get(q.keyOf(it.key, it.key.pools[0])))
+	}
+	return t
+}
+
+// Resolved takes the answer to Unresolved.
+func (q *queue) Resolved(resp *pb.TxnResponse) {
+	b := q.flight
+	q.flight = nil
+	for i, it := range b.items {
+		q.resolve(it, resp.Responses[i].GetResponseRange().Kvs)
+	}
+	q.pend()
+}
+
+// resolve records what is known of a key after a transaction whose outcome was unknown.
+func (q *queue) resolve(it *item, kvs []*mvccpb.KeyValue) {
+	k := it.key
+	if len(kvs) == 0 {
+		k.vanish()
+	} else {
+		k.put(k.list, kvs[0].CreateRevision)
+	}
+	k.change()
+	q.changed = append(q.changed, k)
+}
+
+func (q *queue) keyOf(k *demandKey, pool string) string {
+	return q.keys.Demand(wire.DemandKey{Pool: pool, Host: q.host, Instance: q.instance, Name: k.name})
+}
