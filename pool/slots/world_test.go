@@ -155,6 +155,11 @@ func (w *world) take(i *instance) {
 				return
 			}
 			held := i.Took(h, rev)
+			if w.olderReadings { // either rule alone is enough
+				for _, a := range h.Areas {
+					i.known[a.Area] = max(i.known[a.Area], rev)
+				}
+			}
 			i.held = append(i.held, held)
 			w.mutate(i)
 		})
@@ -323,7 +328,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		"the compare of a block's name":       {noName: true},
 		"the ceiling":                         {limitIsCeiling: true},
 		"blocks without numbers":              {noCounts: true},
-		"the age of readings":                 {olderReadings: true},
+		"the age of readings and areas":                 {olderReadings: true},
 		"what is known later":                 {overwrite: true},
 		"the numbers of blocks":               {blocksAreHints: true},
 	} {
