@@ -328,7 +328,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		"the compare of a block's name":       {noName: true},
 		"the ceiling":                         {limitIsCeiling: true},
 		"blocks without numbers":              {noCounts: true},
-		"the age of readings and areas":                 {olderReadings: true},
+		"the age of readings and areas":       {olderReadings: true},
 		"what is known later":                 {overwrite: true},
 		"the numbers of blocks":               {blocksAreHints: true},
 	} {
