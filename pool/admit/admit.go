@@ -134,6 +134,12 @@ func (k *Walk) Next(w *Waiter) Verdict {
 // Free returns the free slots of each pool after the waiters so far.
 func (k *Walk) Free() []int { return k.free }
 
+// Reserved says of each pool whether a waiter so far has reserved in it.
+func (k *Walk) Reserved() []bool { return k.reserved }
+
+// AnyFree reports whether any pool has a free slot after the waiters so far.
+func (k *Walk) AnyFree() bool { return anyFree(k.free) }
+
 // FreeSlots returns the free slots of each pool, below 0 after a limit was lowered.
 func FreeSlots(capacities []Capacity) []int {
 	free := make([]int, len(capacities))

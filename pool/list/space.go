@@ -1,6 +1,9 @@
 package list
 
 import (
+	"strconv"
+	"strings"
+
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/admit"
 	"github.com/berthhq/berth/pool/wire"
@@ -9,45 +12,47 @@ import (
 // Space returns what the waiters leave of all pools, and what is offered to them.
 func (s *State) Space(o Own) *pool.Space {
 	statuses := s.Pools(o)
+	f := &filling{State: s, index: make(map[string]int, len(statuses)), offered: s.offered(), places: map[instance]int{}}
+	for i, p := range statuses {
+		f.index[p.Name] = i
+		f.capacities = append(f.capacities, admit.Capacity{Limit: p.Limit, Used: p.Claimed, Open: !p.Deleted && !p.Paused && p.Problem == ""})
+	}
+	queue := s.queueOf(o)
+	f.take(queue)
+	walk := admit.NewWalk(f.capacities)
+	f.admit(walk, queue)
 	space := pool.NewSpace(statuses...)
-	index := make(map[string]int, len(statuses))
-	capacities := make([]admit.Capacity, len(statuses))
+	reserved := walk.Reserved()
 	for i, p := range statuses {
-		index[p.Name] = i
-		capacities[i] = admit.Capacity{Limit: p.Limit, Used: p.Claimed, Open: !p.Deleted && !p.Paused && p.Problem == ""}
-	}
-	offered := s.offered()
-	var waiting []*admit.Waiter
-	for _, w := range s.queueOf(o) {
-		needs := make([]admit.Need, 0, len(w.Pools))
-		for name, n := range w.Pools {
-			capacities[index[name]].Used += n * offered[w.ref]
-			needs = append(needs, admit.Need{Pool: index[name], N: n})
-		}
-		one := &admit.Waiter{Needs: needs, Reserve: w.Reserve}
-		for range min(s.wanted(w)-offered[w.ref], most(capacities, needs)) {
-			waiting = append(waiting, one)
-		}
-	}
-	d := admit.Admit(capacities, waiting)
-	for i, p := range statuses {
-		space.Leave(p.Name, d.Free[i], d.Reserved[i])
+		space.Leave(p.Name, walk.Free()[i], reserved[i])
 	}
 	return space
 }
 
-// most returns how many times needs are worth to be decided about: once more than they can fit.
-func most(capacities []admit.Capacity, needs []admit.Need) int {
-	n, limited := pool.MaxLimit, false
-	for _, need := range needs {
-		if c := capacities[need.Pool]; c.Limit != admit.Unlimited {
-			n, limited = min(n, 1+max(0, c.Limit-c.Used)/need.N), true
-		}
+// filling gives waiters the slots that they would get.
+type filling struct {
+	*State
+	index      map[string]int // of each pool
+	capacities []admit.Capacity
+	offered    map[wire.DemandRef]int // open offers
+	places     map[instance]int       // of workers, that no offer is for
+	inUse      map[class]int          // claims; nil until it is wanted
+}
+
+// class is what the steps of a worker's demand have in common with it.
+type class struct {
+	instance
+	needs string
+}
+
+// classOf returns the class of what an instance holds or wants.
+func classOf(by instance, pools map[string]int, priority int) class {
+	var b strings.Builder
+	b.WriteString(strconv.Itoa(priority))
+	for _, name := range sortedNames(pools) {
+		b.WriteString(" " + name + "=" + strconv.Itoa(pools[name]))
 	}
-	if !limited {
-		return 1
-	}
-	return n
+	return class{by, b.String()}
 }
 
 // offered counts the open offers of each demand.
@@ -63,14 +68,73 @@ func (s *State) offered() map[wire.DemandRef]int {
 	return n
 }
 
-// wanted returns how many times a waiter would take its slots now: once, or once for each step that its worker has a place
-// for. Demands of instances that are passed keep no slots.
-func (s *State) wanted(w *waiter) int {
+// take takes the slots and places that are offered.
+func (f *filling) take(queue []*waiter) {
+	for by, free := range f.State.places {
+		f.places[by] = free
+	}
+	for _, w := range queue {
+		n := f.offered[w.ref]
+		if n == 0 {
+			continue
+		}
+		for name, slots := range w.Pools {
+			f.capacities[f.index[name]].Used += slots * n
+		}
+		if w.Steps > 0 {
+			f.places[w.by] -= n
+		}
+	}
+}
+
+// admit lets waiters have slots in their order, as the dispatcher would.
+func (f *filling) admit(walk *admit.Walk, queue []*waiter) {
+	for _, w := range queue {
+		if !walk.AnyFree() {
+			return // nobody behind fits
+		}
+		one, limited := &admit.Waiter{Reserve: w.Reserve}, false
+		for name, n := range w.Pools {
+			one.Needs = append(one.Needs, admit.Need{Pool: f.index[name], N: n})
+			limited = limited || f.capacities[f.index[name]].Limit != admit.Unlimited
+		}
+		times := max(0, f.wanted(w))
+		if !limited {
+			f.uses(w, times)
+			continue
+		}
+		for range times {
+			if walk.Next(one) != admit.Fit {
+				break
+			}
+			f.uses(w, 1)
+		}
+	}
+}
+
+// wanted returns how many times a waiter would take its slots now: once, or once for each step that its worker wants and has a
+// place for. Demands of instances that are passed, and of workers whose places are not known, keep no slots.
+func (f *filling) wanted(w *waiter) int {
 	switch {
-	case s.passed(w.by):
+	case f.passed(w.by):
 		return 0
 	case w.Steps == 0:
-		return 1
+		return 1 - f.offered[w.ref]
 	}
-	return max(0, min(s.places[w.by], w.Steps-s.ended[w.ref]))
+	if f.inUse == nil {
+		f.inUse = map[class]int{}
+		for _, c := range f.claims {
+			if r, _, err := c.full(); err == nil {
+				f.inUse[classOf(c.by(), r.Pools, r.Priority)]++
+			}
+		}
+	}
+	return min(f.places[w.by], w.Steps-f.inUse[classOf(w.by, w.Pools, w.Priority)]-f.offered[w.ref])
+}
+
+// uses takes places of a worker.
+func (f *filling) uses(w *waiter, n int) {
+	if w.Steps > 0 {
+		f.places[w.by] -= n
+	}
 }

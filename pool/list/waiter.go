@@ -23,7 +23,7 @@ type waiter struct {
 func (w *waiter) compare(o *waiter) int {
 	return cmp.Or(
 		cmp.Compare(o.Priority, w.Priority), w.stamp.Compare(o.stamp), cmp.Compare(w.Claim, o.Claim),
-		cmp.Compare(w.by.host, o.by.host), cmp.Compare(w.by.name, o.by.name),
+		cmp.Compare(w.ref.Created, o.ref.Created), cmp.Compare(w.ref.Index, o.ref.Index), cmp.Compare(w.by.host, o.by.host), cmp.Compare(w.by.name, o.by.name),
 	)
 }
 
