@@ -103,10 +103,22 @@ func (c *claim) status() pool.HolderStatus {
 	return h
 }
 
-func sortHolders(all []pool.HolderStatus) {
-	slices.SortFunc(all, func(a, b pool.HolderStatus) int {
-		return cmp.Or(cmp.Compare(a.Fence, b.Fence), cmp.Compare(a.Claim, b.Claim), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Instance, b.Instance))
+// holder is what is shown of a claim, with the claim.
+type holder struct {
+	pool.HolderStatus
+	*claim
+}
+
+// oldestFirst returns what is shown of claims, the oldest first.
+func oldestFirst(all []holder) []pool.HolderStatus {
+	slices.SortFunc(all, func(a, b holder) int {
+		return cmp.Or(cmp.Compare(a.Fence, b.Fence), cmp.Compare(a.Claim, b.Claim), a.main.Compare(b.main))
 	})
+	shown := make([]pool.HolderStatus, len(all))
+	for i, h := range all {
+		shown[i] = h.HolderStatus
+	}
+	return shown
 }
 
 // heldAs returns the claims of an id, the oldest first; with an instance, only those that it holds.

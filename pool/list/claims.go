@@ -8,12 +8,11 @@ import (
 
 // Claims returns all claims that hold slots, the oldest first, and all that wait, in the order of the wait queue.
 func (s *State) Claims(o Own) ([]pool.HolderStatus, []pool.WaiterStatus) {
-	all := make([]pool.HolderStatus, 0, len(s.claims))
+	all := make([]holder, 0, len(s.claims))
 	for _, c := range s.claims {
-		all = append(all, c.status())
+		all = append(all, holder{c.status(), c})
 	}
-	sortHolders(all)
-	return all, s.waiters("", s.queueOf(o))
+	return oldestFirst(all), s.waiters("", s.queueOf(o))
 }
 
 // holders returns the claims that hold slots of a pool, the oldest first.
@@ -26,14 +25,13 @@ func (s *State) holders(name string) []pool.HolderStatus {
 	for _, is := range p.slots {
 		held[is.claim] += is.n
 	}
-	all := make([]pool.HolderStatus, 0, len(held))
+	all := make([]holder, 0, len(held))
 	for c, n := range held {
 		h := c.status()
 		h.Slots = n
-		all = append(all, h)
+		all = append(all, holder{h, c})
 	}
-	sortHolders(all)
-	return all
+	return oldestFirst(all)
 }
 
 // waiters returns the waiters of a queue in order; with a pool, only those that wait for it. A position counts those that

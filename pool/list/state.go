@@ -2,6 +2,7 @@ package list
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
@@ -100,6 +101,38 @@ func (s *State) Delete(key string) {
 	s.forget(key, kind, name)
 	if p := s.pools[name]; p != nil && !p.exists() && len(p.slots)+p.closed == 0 {
 		delete(s.pools, name)
+	}
+}
+
+// Apply records what has happened, in its order.
+func (s *State) Apply(events []*mvccpb.Event) {
+	for _, e := range events {
+		if e.Type == mvccpb.Event_DELETE {
+			s.Delete(string(e.Kv.Key))
+		} else {
+			s.Put(e.Kv)
+		}
+	}
+}
+
+// allKeys iterates over all keys that are known, in no order.
+func (s *State) allKeys() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, p := range s.pools {
+			if p.exists() && !yield(s.keys.Spec(p.name)) {
+				return
+			}
+		}
+		for o := range s.offers {
+			if !yield(s.keys.Offer(o)) {
+				return
+			}
+		}
+		for key := range s.leased() {
+			if !yield(key) {
+				return
+			}
+		}
 	}
 }
 

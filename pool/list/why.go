@@ -1,6 +1,8 @@
 package list
 
 import (
+	"slices"
+
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
@@ -9,14 +11,14 @@ import (
 func (s *State) Why(named string, o Own) (pool.Why, error) {
 	by, id := split(named)
 	why := pool.Why{Claim: id}
+	var held []holder
 	for _, c := range s.heldAs(by, id) {
-		h := c.status()
-		why.All = append(why.All, h)
-		if why.Held == nil || o.is(c.by()) {
-			why.Held = &h
-		}
+		held = append(held, holder{c.status(), c})
 	}
-	if why.Held != nil {
+	if len(held) > 0 {
+		why.All = oldestFirst(held)
+		mine := slices.IndexFunc(why.All, func(h pool.HolderStatus) bool { return o.is(instance{h.Host, h.Instance}) })
+		why.Held = &why.All[max(0, mine)]
 		return why, nil
 	}
 	queue := s.queueOf(o)
