@@ -54,8 +54,13 @@ func (opener) Known() map[string]string {
 	return map[string]string{
 		"a claim that fits is not delayed by one of several pools that does not":              "direct grants fail in all pools of a claim that waits, until the dispatcher has run",
 		"a host that hangs delays all others by 600 ms in all":                                "each of its waiting claims delays the others by 2.3 s",
+		"a waiting host that was killed delays all others by 600 ms in all":                   "each of its waiting claims delays the others by 2.3 s",
+		"slots of a task that were released are free for all hosts immediately":               "their host retains them for a second",
+		"a gated run gets the slots of a task that were released on another host":             "their host retains them for a second",
+		"an id is free on all hosts as soon as its claim of a task is released":               "etcd shows the id for as long as the slots are retained",
 		"a waiting claim is granted by its poll while no watch of its host delivers anything": "it polls, and then waits for its watch",
 		"an id is held once though two hosts ask for it at the same moment":                   "hosts do not compare ids, and both are granted",
+		"names of pools that are not in use are forgotten":                                    "it keeps 2 KB of each pool that a request has named",
 		"one claim at a time holds slots for a step":                                          "slots are granted before it is known whether the step can be taken",
 		"slots that belong to no claim of their instance are freed within 2 minutes":          "its callers ask for it, each minute",
 		"slots that were deleted by hand are noticed within 15 s":                             unwatched,
@@ -64,8 +69,11 @@ func (opener) Known() map[string]string {
 	}
 }
 
-func (opener) Damage(ctx context.Context, b store.Backend, keys store.Keys, name string) (string, error) {
-	key := keys.Slot(name, 0, 99)
+func (opener) Damage(ctx context.Context, b store.Backend, keys store.Keys, name string, what enginetest.Value) (string, error) {
+	key := map[enginetest.Value]string{
+		enginetest.SlotValue: keys.Slot(name, 0, 99), enginetest.SpecValue: keys.Spec(name),
+		enginetest.WaiterValue: keys.Waiter(name, pool.Order{Priority: pool.MaxPriority, Since: 1, Claim: "damaged"}.String()),
+	}[what]
 	_, err := b.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, []byte("damaged"), 0)}})
 	return key, err
 }

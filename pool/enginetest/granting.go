@@ -22,6 +22,8 @@ var granting = []behavior{
 	{"claims of pools in opposite order do not block each other", oppositeOrder, everywhere},
 	{"a claim may take a whole pool and pools of many slots", wholePools, everywhere},
 	{"many clients of several hosts never exceed a limit and all are granted", manyClients, everywhere},
+	{"claims that lose races are granted in the end", lostRaces, standIn},
+	{"claims of many slots and of few that come together are all granted", manyAndFew, everywhere},
 	{"claims that come together share transactions", sharedTransactions, standIn},
 	{"what goes with a claim happens in its revision or not at all", withExtra, everywhere},
 	{"a condition that fails refuses one of many claims", oneCondition, everywhere},
@@ -160,6 +162,49 @@ func manyClients(w world) {
 	all.Wait()
 	if most > limit {
 		w.Errorf("%d slots were held, of %d", most, limit)
+	}
+	w.empty()
+}
+
+// lostRaces has three hosts fill a pool at the same time, each without knowing what the others have under way.
+func lostRaces(w world) {
+	w.pool("db", 60)
+	hosts := []*host{w.host("one"), w.host("two"), w.host("three")}
+	for _, h := range hosts {
+		h.release(h.take("first", slots(1)))
+		slowWrites(h, 5*time.Millisecond)
+	}
+	w.pass(time.Second)
+	var all []*asked
+	for i := range 60 {
+		all = append(all, hosts[i%3].ask(fmt.Sprint("c", i), slots(1)))
+	}
+	for _, a := range all {
+		if a.got(); a.took > 5*time.Second {
+			w.Errorf("%s was granted after %s", a.id, a.took)
+		}
+	}
+	w.wantUsed("db", 60)
+	for _, a := range all {
+		a.h.release(a.claim)
+	}
+	w.empty()
+}
+
+func manyAndFew(w world) {
+	w.pool("db", 100)
+	w.pool("wide", 30000)
+	one := w.host("one")
+	var all []*asked
+	for i := range 12 {
+		need := slots(1 + i)
+		if i%4 == 0 {
+			need = map[string]int{"wide": 10000, "db": 1}
+		}
+		all = append(all, one.ask(fmt.Sprint("c", i), need))
+	}
+	for _, a := range all {
+		one.release(a.got())
 	}
 	w.empty()
 }

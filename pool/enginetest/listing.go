@@ -359,7 +359,7 @@ func oneRevision(w world) {
 func verifyFinds(w world) {
 	w.pool("db", 3)
 	w.sound()
-	key, err := w.open.Damage(w.ctx(), w.etcd.any, w.keys, "db")
+	key, err := w.open.Damage(w.ctx(), w.etcd.any, w.keys, "db", SlotValue)
 	w.must(err)
 	if all := w.read().Verify(); len(all) != 1 || all[0].Key != key {
 		w.Errorf("it finds %+v", all)

@@ -26,10 +26,22 @@ type Opener interface {
 	Damager
 }
 
+// Value is a kind of value that can be damaged.
+type Value int
+
+const (
+	// SlotValue is an additional slot that no claim has.
+	SlotValue Value = iota
+	// SpecValue is the spec.
+	SpecValue
+	// WaiterValue is an additional claim that waits, of the highest priority.
+	WaiterValue
+)
+
 // Damager does to the keys of an engine's own layout what no engine does.
 type Damager interface {
-	// Damage puts a value that can't be read among the slots of a pool, and returns its key.
-	Damage(ctx context.Context, b store.Backend, keys store.Keys, pool string) (key string, err error)
+	// Damage has a value of a pool be one that can't be read, and returns its key.
+	Damage(ctx context.Context, b store.Backend, keys store.Keys, pool string, what Value) (key string, err error)
 	// Erase deletes keys of a claim without any compare, as etcdctl does: at most n of them, all if n is 0.
 	Erase(ctx context.Context, b store.Backend, keys store.Keys, claim string, n int) error
 	// Orphan copies a claim's slot of a pool to another slot, on a lease, under an id that no instance knows.

@@ -21,13 +21,15 @@ var queueing = []behavior{
 	{"a change of reserve_after counts immediately", reserveAfterChanges, standIn},
 	{"a claim that times out says its position, the holders and who dispatches", timesOut, standIn},
 	{"a client that comes back within 10 s has its place again", placeKept, everywhere},
+	{"a client that comes back within 10 s has reserved what it had", reserveKept, standIn},
 	{"a client that comes back later waits at the end", placeLost, standIn},
 	{"a claim that is withdrawn leaves the queue and its request is answered", withdrawn, everywhere},
 	{"a client that hangs up leaves no trace", hungUp, everywhere},
 	{"waiting claims of a host that has died are passed and then gone", waiterDies, standIn},
 	{"the queue moves again when the host that dispatches is killed", dispatcherDies, standIn},
 	{"the queue moves again when the host that dispatches hangs", dispatcherHangs, standIn},
-	{"a host that hangs delays all others by 600 ms in all", hungHostDelays, standIn},
+	{"a host that hangs delays all others by 600 ms in all", delaysOthers((*host).hang), standIn},
+	{"a waiting host that was killed delays all others by 600 ms in all", delaysOthers((*host).kill), standIn},
 	{"a host that hangs keeps no slots from others", hungHostTakesNothing, standIn},
 	{"nothing of a queue is left in etcd when nobody waits", nothingLeft, everywhere},
 	{"a waiting claim is granted when the watches of its host fall silent", watchesSilent, standIn},
@@ -258,6 +260,21 @@ func placeKept(w world) {
 	w.empty()
 }
 
+func reserveKept(w world) {
+	one, two, held, wide := reserving(w, 30*time.Second)
+	w.pass(35 * time.Second)
+	wide.hangUp()
+	w.pass(2 * time.Second)
+	again := two.queued("wide", slots(3))
+	w.pass(2 * time.Second)
+	if passes(w, one, "late") {
+		w.Error("slots that are reserved were granted to another claim")
+	}
+	one.release(held)
+	two.release(again.got())
+	w.empty()
+}
+
 func placeLost(w world) {
 	w.pool("db", 1)
 	one, two := w.host("one"), w.host("two")
@@ -371,35 +388,38 @@ func moves(w world, holder *host, held Claim, others []*asked) {
 	}
 }
 
-// hangingWaiters has a host hang that has so many claims at the head of the queue, while another dispatches.
-func hangingWaiters(w world, n int) (holder *host, held Claim, next []*asked) {
+// goneWaiters has a host end that has so many claims at the head of the queue, while another dispatches.
+func goneWaiters(w world, n int, end func(h *host)) (holder *host, held Claim, next []*asked) {
 	w.pool("db", 1)
-	holder, dispatching, hangs := w.host("holder"), w.host("dispatching"), w.host("hangs")
+	holder, dispatching, gone := w.host("holder"), w.host("dispatching"), w.host("gone")
 	held = holder.take("held", slots(1))
 	last := dispatching.queued("last", slots(1))
 	for i := range n {
-		hangs.queued(fmt.Sprint("h", i), slots(1), priority(10))
+		gone.queued(fmt.Sprint("h", i), slots(1), priority(10))
 	}
 	next = append(next, dispatching.queued("next", slots(1), priority(5)), last)
 	w.pass(3 * time.Second)
-	hangs.hang()
+	end(gone)
 	return holder, held, next
 }
 
-func hungHostDelays(w world) {
-	holder, held, next := hangingWaiters(w, 8)
-	begun := time.Now()
-	holder.release(held)
-	for _, a := range next {
-		a.h.release(a.got())
-	}
-	if took := time.Since(begun); took > 600*time.Millisecond {
-		w.Errorf("others were served after %s", took)
+// delaysOthers returns a behavior in which the claims of a host that has ended delay others once.
+func delaysOthers(end func(h *host)) func(w world) {
+	return func(w world) {
+		holder, held, next := goneWaiters(w, 8, end)
+		begun := time.Now()
+		holder.release(held)
+		for _, a := range next {
+			a.h.release(a.got())
+		}
+		if took := time.Since(begun); took > 600*time.Millisecond {
+			w.Errorf("others were served after %s", took)
+		}
 	}
 }
 
 func hungHostTakesNothing(w world) {
-	holder, held, next := hangingWaiters(w, 3)
+	holder, held, next := goneWaiters(w, 3, (*host).hang)
 	holder.release(held)
 	for _, a := range next {
 		a.h.release(a.got())

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 )
 
@@ -17,6 +18,7 @@ var restoring = []behavior{
 	{"slots that a restore with a bump has brought back and nobody holds are freed", broughtBack(bumped), standIn},
 	{"a waiting claim that a restore has forgotten waits on and is granted", waiterForgotten(earlier), standIn},
 	{"a waiting claim that a restore with a bump has forgotten waits on and is granted", waiterForgotten(bumped), standIn},
+	{"a step whose publication is later than any revision after a restore waits and is granted", sinceOfLater, standIn},
 	{"lists are of the history after a restore", listsAfter, standIn},
 	{"a pool that was created after the snapshot is unknown after the restore", poolForgotten, standIn},
 	{"a fence grows across a restore with a bump", fenceAfter, standIn},
@@ -136,6 +138,25 @@ func waiterForgotten(how restore) func(w world) {
 		two.release(c)
 		w.empty()
 	}
+}
+
+func sinceOfLater(w world) {
+	w.pool("db", 1)
+	one, two := w.host("one"), w.host("two")
+	w.pass(time.Second)
+	saved := w.save()
+	var since int64
+	for i := range 50 {
+		since = w.txn(store.Put(w.key(fmt.Sprint(i)), nil, 0))
+	}
+	w.restored(earlier, saved)
+	w.afterRestore()
+	held := one.ask("held", slots(1)).got()
+	a := two.ask("a", slots(1), step(w, since))
+	w.eventually("it waits", func() bool { return len(w.queue()) == 1 })
+	one.release(held)
+	two.release(a.got())
+	w.empty()
 }
 
 func listsAfter(w world) {

@@ -27,6 +27,8 @@ const (
 	everywhere where = iota
 	// standIn is on the stand-in alone: the behavior needs faults, or time to pass.
 	standIn
+	// alone is on the stand-in, while no other behavior runs: the behavior is about memory.
+	alone
 )
 
 // topics are the behaviors by what they are about.
@@ -45,24 +47,28 @@ func topics() map[string][]behavior {
 		"slots":       losing,
 		"specs":       specifying,
 		"steps":       stepping,
+		"tasks":       tasking,
 	}
 }
 
 // Run checks that an engine has every behavior, but for those of [Opener.Known]. A name there that is no behavior
 // fails the test.
 func Run(t *testing.T, open Opener) {
-	known := open.Known()
+	all, known := topics(), open.Known()
+	named := names(t, all)
+	for name := range known {
+		if !named[name] {
+			t.Errorf("no behavior is named %q", name)
+		}
+	}
 	real := shared(t)
-	named := map[string]bool{}
-	for topic, all := range topics() {
+	for topic, some := range all {
 		t.Run(topic, func(t *testing.T) {
-			for _, b := range all {
-				if named[b.name] {
-					t.Errorf("two behaviors are named %q", b.name)
-				}
-				named[b.name] = true
+			for _, b := range some {
 				t.Run(b.name, func(t *testing.T) {
-					t.Parallel()
+					if b.where != alone {
+						t.Parallel()
+					}
 					if why := known[b.name]; why != "" {
 						t.Skip(why)
 					}
@@ -74,11 +80,21 @@ func Run(t *testing.T, open Opener) {
 			}
 		})
 	}
-	for name := range known {
-		if !named[name] {
-			t.Errorf("no behavior is named %q", name)
+}
+
+// names returns the names of all behaviors. Each has one of its own.
+func names(t *testing.T, all map[string][]behavior) map[string]bool {
+	t.Helper()
+	named := map[string]bool{}
+	for _, some := range all {
+		for _, b := range some {
+			if named[b.name] {
+				t.Errorf("two behaviors are named %q", b.name)
+			}
+			named[b.name] = true
 		}
 	}
+	return named
 }
 
 // shared starts the real etcd of all behaviors.

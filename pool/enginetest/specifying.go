@@ -3,6 +3,7 @@ package enginetest
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -32,7 +33,11 @@ var specifying = []behavior{
 	{"two operators do not undo each other's changes", conditions, everywhere},
 	{"a declared pool is created with what declares it or compared", declared, everywhere},
 	{"slots that can't be granted are refused when they are checked", checked, everywhere},
-	{"a value that can't be read closes its pool and no other and is named", damaged, everywhere},
+	{"a slot that can't be read closes its pool and no other and is named", damaged(SlotValue), everywhere},
+	{"a spec that can't be read closes its pool and no other and is named", damaged(SpecValue), everywhere},
+	{"a spec that can't be read is not overwritten", damagedSpec, everywhere},
+	{"a waiting claim that can't be read blocks nobody", damagedWaiter, everywhere},
+	{"names of pools that are not in use are forgotten", forgetsNames, alone},
 	{"HasPool is at most a second old and true while nothing is known", hasPool, standIn},
 }
 
@@ -349,49 +354,123 @@ func checked(w world) {
 	w.problem(w.Check(w.ctx(), map[string]int{"no": 1}), problem.PoolNotFound)
 }
 
-func damaged(w world) {
-	w.pool("db", 2)
-	w.pool("api", 1)
-	one, two := w.host("one"), w.host("two")
-	held := one.take("held", slots(1))
-	wide := two.queued("wide", slots(2))
-	key, err := w.open.Damage(w.ctx(), w.etcd.any, w.keys, "db")
-	if err != nil {
-		w.Fatal(err)
-	}
-	named := func(h *host, id string) func() bool {
-		return func() bool {
-			c, err := h.Claim(w.ctx(), request(id, slots(1), wait(0)))
-			if c != nil {
-				h.release(c)
-				return false
+// damaged returns a behavior in which a value of a pool can't be read.
+func damaged(what Value) func(w world) {
+	return func(w world) {
+		w.pool("db", 2)
+		w.pool("api", 1)
+		one, two := w.host("one"), w.host("two")
+		held := one.take("held", slots(1))
+		wide := two.queued("wide", slots(2))
+		key, err := w.open.Damage(w.ctx(), w.etcd.any, w.keys, "db", what)
+		w.must(err)
+		for _, h := range []*host{one, two} {
+			w.eventually(h.name+" refuses and names the key", func() bool { return refusesNaming(h, key) })
+		}
+		d, err := w.read().Pool("db")
+		w.must(err)
+		if !strings.Contains(d.Problem, key) {
+			w.Errorf("the pool says %q", d.Problem)
+		}
+		two.release(two.take("other", map[string]int{"api": 1}))
+		w.held(held)
+		one.release(held)
+		w.rest(3 * time.Second)
+		if wide.answered() && (wide.claim != nil || !strings.Contains(wide.err.Error(), key)) { // it may be refused
+			w.Errorf("a waiting claim was granted, or refused with %v", wide.err)
+		}
+		w.txn(store.Delete(key))
+		if what == SpecValue {
+			w.pool("db", 2)
+		}
+		if <-time.After(10 * time.Millisecond); !wide.answered() {
+			wide.cancel()
+		}
+		if <-wide.done; wide.err == nil {
+			two.release(wide.claim)
+		}
+		w.eventually("the pool grants again", func() bool {
+			c, err := two.Claim(w.ctx(), request("again", slots(2), wait(0)))
+			if err == nil {
+				two.release(c)
 			}
-			return strings.Contains(err.Error(), key)
+			return err == nil
+		})
+		w.empty()
+	}
+}
+
+// refusesNaming reports whether a host refuses a claim and names a key.
+func refusesNaming(h *host, key string) bool {
+	h.w.Helper()
+	c, err := h.Claim(h.w.ctx(), request("refused", slots(1), wait(0)))
+	if c != nil {
+		h.release(c)
+		return false
+	}
+	return problem.CodeOf(err) == problem.CorruptValue && strings.Contains(err.Error(), key)
+}
+
+func damagedSpec(w world) {
+	w.pool("db", 2)
+	key, err := w.open.Damage(w.ctx(), w.etcd.any, w.keys, "db", SpecValue)
+	w.must(err)
+	for _, ch := range []pool.Change{{Limit: new(3)}, {Paused: new(true)}, {Limit: new(3), Replace: true}} {
+		_, err = w.Set(w.ctx(), "db", ch)
+		if p := w.problem(err, problem.CorruptValue); !strings.Contains(p.Error(), key) {
+			w.Errorf("the refusal is %q", p.Error())
 		}
 	}
-	w.eventually("both refuse and name the key", func() bool { return named(one, "b")() && named(two, "c")() })
-	if d, err := w.read().Pool("db"); err != nil || !strings.Contains(d.Problem, key) {
-		w.Errorf("the pool says %q, %v", d.Problem, err)
-	}
-	two.release(two.take("other", map[string]int{"api": 1}))
-	w.held(held)
-	one.release(held)
-	w.rest(3 * time.Second)
-	if wide.answered() && (wide.claim != nil || !strings.Contains(wide.err.Error(), key)) { // it may be refused
-		w.Errorf("a waiting claim was granted, or refused with %v", wide.err)
+	_, err = w.Delete(w.ctx(), "db", nil)
+	w.must(err)
+	w.pool("db", 2)
+	w.host("one").take("a", slots(2))
+}
+
+func damagedWaiter(w world) {
+	w.pool("db", 1)
+	one := w.host("one")
+	a := one.take("a", slots(1))
+	key, err := w.open.Damage(w.ctx(), w.etcd.any, w.keys, "db", WaiterValue)
+	w.must(err)
+	b := one.ask("b", slots(1))
+	w.rest(time.Second)
+	one.release(a)
+	one.release(b.got())
+	if all := w.read().Verify(); len(all) == 0 || all[0].Key != key {
+		w.Errorf("it is not found: %v", all)
 	}
 	w.txn(store.Delete(key))
-	if !wide.answered() {
-		two.release(wide.got())
+}
+
+// heap returns how many bytes are in use.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what has finalizers takes two
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func forgetsNames(w world) {
+	const names, perName = 2000, 100
+	w.pool("db", 2)
+	one := w.host("one")
+	unknown := func(i int) map[string]int {
+		return map[string]int{fmt.Sprintf("a-pool-that-nobody-has-created-%06d", i): 1}
 	}
-	w.eventually("the pool grants again", func() bool {
-		c, err := two.Claim(w.ctx(), request("wide", slots(2), wait(0)))
-		if err == nil {
-			two.release(c)
-		}
-		return err == nil
-	})
-	w.empty()
+	one.refuses(problem.PoolNotFound, "a", unknown(0))
+	w.pass(3 * time.Minute)
+	before := heap()
+	for i := range names {
+		one.HasPool("task." + fmt.Sprint(i))
+		one.refuses(problem.PoolNotFound, "a", unknown(i))
+	}
+	w.pass(3 * time.Minute)
+	one.release(one.take("a", slots(1)))
+	if more := heap() - before; more > names*perName {
+		w.Errorf("%d bytes are kept of %d names", more, names)
+	}
 }
 
 func hasPool(w world) {
