@@ -79,6 +79,15 @@ func (c *Claim) Err() error {
 // end closes the claim; only the first end counts. A nil error is a release.
 func (c *Claim) end(err error) { c.cancel(err) }
 
+// Begin begins the context of a claim that was granted: for the engine that has granted it.
+func (c *Claim) Begin() { c.ctx, c.cancel = context.WithCancelCause(context.Background()) }
+
+// End ends the claim; only the first end counts. A nil error is a release. It is for the engine that has granted it.
+func (c *Claim) End(err error) { c.cancel(err) }
+
+// Free records that the slots are free again: for the engine that has granted the claim.
+func (c *Claim) Free() { c.freed.Store(true) }
+
 // Supervise says whether the owner of the claim knows when its holder has stopped, as it does
 // of a process that it watches. After a revocation the slots of such a claim are kept until it
 // is released, however long that takes, and those of others for [RevokeGrace].
@@ -321,6 +330,9 @@ func (r *Request) conditional() bool {
 	x := &r.Extra
 	return len(x.If)+len(x.Then)+len(x.Leased) > 0 || x.Stamp != nil || r.Place != nil
 }
+
+// SameAs reports whether two requests of one id ask for the same claim.
+func (r *Request) SameAs(o *Request) bool { return r.sameAs(o) }
 
 // sameAs reports whether two requests of one id ask for the same claim.
 func (r *Request) sameAs(o *Request) bool {

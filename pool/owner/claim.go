@@ -74,6 +74,9 @@ func (c *Claim) Fence() store.Fence { return store.FenceAt(c.fence) }
 // Lease returns the lease of its keys; 0 if it has none.
 func (c *Claim) Lease() store.LeaseID { return c.lease }
 
+// Keys returns how many keys it has on its lease.
+func (c *Claim) Keys() int { return len(wire.Refs(c.keys)) }
+
 // mostKeys returns how many keys it may need at most.
 func (c *Claim) mostKeys() (n int) {
 	for _, p := range c.pools {

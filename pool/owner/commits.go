@@ -176,6 +176,7 @@ func (o *commits) done(it *item, revision int64) {
 // granted records that the slots of a claim were taken.
 func (o *commits) granted(it *item, revision int64) {
 	c, keys := it.claim, map[string]slots.Held{}
+	o.offers.close(it.offer, it.of, revision)
 	for name, h := range it.held {
 		if it.from == nil {
 			h = o.memory.pools[name].Took(h, revision)
@@ -266,6 +267,7 @@ func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
 
 // retry has a claim taken again, or wait again, after a transaction that did not take its slots.
 func (o *commits) retry(it *item) {
+	o.offers.close(it.offer, it.of, 0)
 	c := it.claim
 	switch {
 	case c.withdrawn:
@@ -324,6 +326,7 @@ func (o *commits) failed(it *item, err error) {
 		o.retry(it)
 		return
 	}
+	o.offers.close(it.offer, it.of, 0)
 	o.refuse(it.claim, err)
 }
 

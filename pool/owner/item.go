@@ -26,9 +26,10 @@ type item struct {
 	claim *Claim
 	from  *Claim // whose keys it takes over
 	held  map[string]slots.Held
-	offer *offered   // that it commits, or deletes
-	key   *demandKey // that it moves
-	list  []*demand  // that the key has then
+	offer *offered       // that it commits, or deletes
+	of    wire.DemandRef // that it was offered to
+	key   *demandKey     // that it moves
+	list  []*demand      // that the key has then
 
 	shared []shared
 	own    []*pb.Compare

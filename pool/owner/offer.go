@@ -28,6 +28,14 @@ func (of *offered) condition() shared {
 type offers struct {
 	list    []*offered // in the order of their arrival
 	advance map[string]*offered
+	closed  []OwnOffer // of those in memory
+}
+
+// OwnOffer is what has become of an offer in memory.
+type OwnOffer struct {
+	Demand wire.DemandRef
+	// Revision that has committed it; 0 if it was not committed, and can't be any longer.
+	Revision int64
 }
 
 func newOffers() *offers { return &offers{advance: map[string]*offered{}} }
@@ -49,6 +57,20 @@ func (o *offers) take() []*offered {
 
 // keep keeps one that can't be used yet.
 func (o *offers) keep(of *offered) { o.list = append(o.list, of) }
+
+// close records what has become of an offer, if it is one in memory.
+func (o *offers) close(of *offered, demand wire.DemandRef, revision int64) {
+	if of != nil && of.key == "" {
+		o.closed = append(o.closed, OwnOffer{demand, revision})
+	}
+}
+
+// takeClosed returns what has become of offers in memory, and forgets it.
+func (o *offers) takeClosed() []OwnOffer {
+	all := o.closed
+	o.closed = nil
+	return all
+}
 
 // withdraw removes a key.
 func (o *offers) withdraw(key string) {

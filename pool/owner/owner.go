@@ -219,6 +219,12 @@ func (o *Owner) OfferOwn(list []wire.Offer, role int64) {
 	o.offers.add(&offered{role: o.keys.Role(), created: role, list: list})
 }
 
+// OwnOffers returns what has become of offers in memory since the last call.
+func (o *Owner) OwnOffers() []OwnOffer { return o.offers.takeClosed() }
+
+// Queued returns how many demands keys of this instance are in etcd.
+func (o *Owner) Queued() int { return o.queue.placed() }
+
 // RoleChanged has the pools pending again that claims of this instance keep so: a new dispatcher begins with those.
 func (o *Owner) RoleChanged() { o.queue.pend() }
 
@@ -254,3 +260,6 @@ func (o *Owner) Read(resp *pb.TxnResponse, err error) {
 		at += o.memory.answered(r, resp.Responses[at:], resp.Header.Revision)
 	}
 }
+
+// Watched returns the prefix of the offers to this instance, which is to be watched while claims of it wait.
+func (o *Owner) Watched() string { return o.prefix }

@@ -32,6 +32,7 @@ func (p *plan) commitOffers() {
 // commitOffer adds the claims that use an offers key, and the deletion of the key. It is false if that has to wait.
 func (p *plan) commitOffer(of *offered) (done bool) {
 	var items []*item
+	var unused []wire.DemandRef
 	defer func() {
 		if !done {
 			for _, it := range items {
@@ -46,8 +47,10 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 			return false
 		case d != nil && d.over: // what its claim has held is gone, and so is the record that says so
 			p.queue.change(d.key)
+			unused = append(unused, offer.Demand)
 			continue
 		case d == nil || d.claim.state != waiting || d.claim.withdrawn:
+			unused = append(unused, offer.Demand)
 			continue
 		case offer.Refused != "":
 			p.refuse(d.claim, problem.New(problem.NoCapacity, "%s", offer.Refused))
@@ -57,14 +60,22 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 		if later {
 			return false
 		}
-		if it != nil {
+		if it == nil {
+			unused = append(unused, offer.Demand)
+		} else {
 			items = append(items, it)
 		}
 	}
 	if of.key != "" {
 		items = append(items, drop(of))
 	}
-	return len(items) == 0 || p.b.add(items...)
+	if len(items) > 0 && !p.b.add(items...) {
+		return false
+	}
+	for _, demand := range unused {
+		p.offers.close(of, demand, 0)
+	}
+	return true
 }
 
 // takeOffered returns the part of a transaction that takes what is offered to a claim, nil if that can't be used. Later is
@@ -74,7 +85,7 @@ func (p *plan) takeOffered(c *Claim, of *offered, offer wire.Offer) (it *item, l
 	if !ok {
 		return nil, false
 	}
-	it = &item{kind: takes, claim: c, offer: of, shared: []shared{of.condition()}}
+	it = &item{kind: takes, claim: c, offer: of, of: offer.Demand, shared: []shared{of.condition()}}
 	for _, name := range c.pools {
 		if h := held[name]; !p.memory.takeOffered(it, p.memory.of(name, p.now), h) {
 			p.undo(it)

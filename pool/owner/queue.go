@@ -122,6 +122,16 @@ func (q *queue) all() []*demandKey {
 	return slices.SortedFunc(maps.Values(q.byName), func(a, b *demandKey) int { return cmp.Compare(a.name, b.name) })
 }
 
+// placed returns how many keys are in etcd.
+func (q *queue) placed() (n int) {
+	for _, k := range q.byName {
+		if k.created != 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // takeSuspects returns the leases that etcd may not know, and forgets them.
 func (q *queue) takeSuspects() []store.LeaseID {
 	all := q.suspects
