@@ -78,8 +78,9 @@ type demand struct {
 	fails    int  // offers that came to nothing since the last one that did not
 	again    time.Duration
 
-	lane *lane
-	pos  int // in the lane
+	first time.Duration // when it was first in a pool for the first time, plus 1; 0 before
+	lane  *lane
+	pos   int // in the lane
 }
 
 // needsOf writes needs and a priority in one way.
@@ -155,7 +156,7 @@ func (x *demand) returned(o outcome, now time.Duration) {
 	}
 	switch o {
 	case taken:
-		x.fails, x.again = 0, 0
+		x.fails, x.again, x.first = 0, 0, 0 // a worker's next step has not been first
 	case declined:
 		pause := mostPause
 		if x.fails < 7 {
@@ -163,6 +164,14 @@ func (x *demand) returned(o outcome, now time.Duration) {
 		}
 		x.fails, x.again = x.fails+1, now+pause
 	}
+}
+
+// firstSince returns when a demand that is first in a pool was so for the first time.
+func (x *demand) firstSince(now time.Duration) time.Duration {
+	if x.first == 0 {
+		x.first = now + 1
+	}
+	return x.first - 1
 }
 
 // moved records where a demand is in the order.

@@ -24,22 +24,23 @@ type Options struct {
 // Dispatcher offers slots to the owners of demands, under one role. When the role is lost it has to be dropped. Times
 // are those of one clock that never goes back, from any start.
 type Dispatcher struct {
-	keys    wire.Keys
-	self    instance
-	role    int64
-	lost    bool
-	view    view
-	batches map[batchName]*batch
-	changed map[batchName]bool
-	order   order
-	owners  owners
-	book    book
-	pending pending
-	silence silence
-	mark    mark
-	flight  *flight
-	own     []wire.Offer // not returned yet
-	gone    []*open      // keys that the revision under way has deleted
+	keys     wire.Keys
+	self     instance
+	role     int64
+	lost     bool
+	view     view
+	batches  map[batchName]*batch
+	changed  map[batchName]bool
+	order    order
+	owners   owners
+	book     book
+	pending  pending
+	advances advances
+	silence  silence
+	mark     mark
+	flight   *flight
+	own      []wire.Offer // not returned yet
+	gone     []*open      // keys that the revision under way has deleted
 	// unwanted are keys to be deleted because their owners have no demands.
 	unwanted map[wire.OfferKey]bool
 	dirty    bool // something has changed since the last plan
@@ -59,7 +60,7 @@ func New(o Options) *Dispatcher {
 		order:   order{lanes: map[string]*lane{}},
 		owners:  owners{all: map[instance]*owner{}, byHost: map[string]map[*owner]bool{}, toPass: map[*owner]bool{}},
 		book:    newBook(),
-		pending: newPending(),
+		pending: newPending(), advances: newAdvances(),
 		mark:    mark{lease: o.Lease},
 		failing: map[*demand]bool{}, planAt: never, unwanted: map[wire.OfferKey]bool{},
 	}
@@ -99,6 +100,7 @@ func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 		d.pending.reset()
 		had = d.book.hide(l.Revision)
 		d.owners.unpass()
+		d.advances.hide()
 		for name, p := range d.view.pools {
 			if !slices.Contains(l.Pools, name) {
 				early = append(early, d.unlisted(p)...)

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"time"
+
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -178,7 +180,12 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 			}
 		}},
 		"a key that is not known is deleted": {before: func(d *Dispatcher, _ *queueWorld) { clear(d.book.foreign) }},
-		"a plan is made when a pause ends":   {before: func(d *Dispatcher, _ *queueWorld) { d.planAt = never }},
+		"an advance offer ends": {txn: drop(func(_ *queueWorld, op *pb.RequestOp) bool {
+			return strings.Contains(string(op.GetRequestDeleteRange().GetKey()), "/advance~")
+		})},
+		"the order holds but for a while":                          {before: demandsOf(func(_ *Dispatcher, x *demand) { x.first = 0 })},
+		"an advance offer waits for the first demand only so long": {before: func(d *Dispatcher, _ *queueWorld) { d.planAt = max(d.planAt, d.mark.put+time.Hour) }},
+		"a plan is made when a pause ends":                         {before: func(d *Dispatcher, _ *queueWorld) { d.planAt = never }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -16,6 +16,10 @@ func (d *Dispatcher) applyOffer(kv *mvccpb.KeyValue, key string, deleted bool, n
 		return // it is below the prefix of no instance, or of none that can be named
 	}
 	of := instance{name.Host, name.Instance}
+	if name.Advance != "" {
+		d.advances.show(name, deleted, now)
+		return
+	}
 	if name.Passed() {
 		d.applyPassed(name, kv.ModRevision, deleted)
 		return

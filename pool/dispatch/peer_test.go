@@ -106,10 +106,17 @@ func (p *peer) demand() {
 	}
 	now := w.state(w.etcd.Revision())
 	worker := p.places > 0 && w.IntN(2) == 0
-	for i := range 1 + w.IntN(3) {
+	most := 3
+	if w.rush {
+		most = 1
+	}
+	for i := range 1 + w.IntN(most) {
 		one := wire.Demand{Index: i, Claim: w.newID(), Pools: map[string]int{}, Priority: w.IntN(6) / 4, Reserve: w.IntN(6) == 0, Since: time.Unix(1, 0), Holder: pool.Holder{Host: p.host, Instance: p.name}}
 		for _, name := range d.pools {
-			if one.Pools[name] = []int{1, 1, 1, 2, 3, 5, 40}[w.IntN(7)]; now.pools[name].free() < one.Pools[name] {
+			if one.Pools[name] = []int{1, 1, 1, 2, 3, 5, 40}[w.IntN(7)]; w.rush && w.IntN(8) > 0 {
+				one.Pools[name] = 1
+			}
+			if now.pools[name].free() < one.Pools[name] {
 				one.Pending = append(one.Pending, name)
 			}
 		}
@@ -392,6 +399,9 @@ func (p *peer) release() bool {
 	ids := slices.Sorted(maps.Keys(p.held))
 	c := p.held[ids[p.w.IntN(len(ids))]]
 	delete(p.held, c.id)
+	if p.handOn(c) {
+		return true
+	}
 	t := &pb.TxnRequest{Compare: []*pb.Compare{store.ModEquals(c.refs[0].Key(p.w.keys), c.put)}}
 	for _, r := range c.refs {
 		t.Success = append(t.Success, store.Delete(r.Key(p.w.keys)))
@@ -405,6 +415,54 @@ func (p *peer) release() bool {
 	}
 	p.send(t, func(*pb.TxnResponse) {})
 	return true
+}
+
+// handOn gives the slots of a claim to the next demand that fits, if there is an advance offer.
+func (p *peer) handOn(c *claim) bool {
+	w, name := p.w, c.refs[0].Pool
+	key := wire.OfferKey{Host: p.host, Instance: p.name, Name: -1, Advance: name}
+	may := store.Present(w.keys.Offer(key))
+	own := w.chair != nil && w.chair.peer == p && w.chair.d.Advance(name)
+	if own {
+		may = store.ModEquals(w.keys.Role(), w.chair.role)
+	}
+	s := w.state(w.etcd.Revision())
+	var held slots.Held
+	for _, r := range c.refs {
+		if r.Pool != name || r.IsBlock() || r.Number >= s.pools[name].slots.Ceiling() {
+			return false
+		}
+		held.Numbers = append(held.Numbers, r.Number)
+	}
+	if c.worker || !s.pools[name].open || !own && !w.has(w.keys.Offer(key)) {
+		return false
+	}
+	for _, at := range slices.Sorted(maps.Keys(p.keys)) {
+		d := p.keys[at]
+		one := d.list[0]
+		if d.created == 0 || len(d.list) > 1 || len(d.over) > 0 || len(one.Pools) > 1 || one.Pools[name] != len(held.Numbers) || one.Steps > 0 {
+			continue
+		}
+		next := &claim{id: one.Claim, demand: wire.DemandRef{Pool: name, Name: d.name, Created: d.created, Index: one.Index}}
+		t := &pb.TxnRequest{Compare: append(p.ofDemands(d), may, store.ModEquals(w.keys.Spec(name), s.pools[name].slots.Spec().Revision))}
+		t.Success = p.putsOf(next, one.Pools, one.Priority, map[string]slots.Held{name: held})
+		for _, r := range c.refs {
+			t.Compare = append(t.Compare, store.ModEquals(r.Key(w.keys), c.put))
+		}
+		t.Success = append(t.Success, store.Delete(p.keyOf(d, name)))
+		p.send(t, func(resp *pb.TxnResponse) {
+			if !resp.Succeeded {
+				p.held[c.id] = c
+				return
+			}
+			next.put = resp.Header.Revision
+			p.held[next.id] = next
+			delete(p.keys, d.name)
+			w.seen["handed on"]++
+		})
+		return true
+	}
+	return false
 }
 
 // direct makes a claim where nobody waits.

@@ -24,14 +24,13 @@ const (
 
 // pending is what the dispatcher has done about the keys of pending pools.
 type pending struct {
-	// await is the revision at which the view shows it, by pool; 0 while it is not answered.
-	await map[string]int64
+	await awaited[string] // by pool
 	// asked is what demands asked for in the last plan, by pool.
 	asked map[*followed]wait
 	part  bool // the last plan has not seen all demands
 }
 
-func newPending() pending { return pending{await: map[string]int64{}, asked: map[*followed]wait{}} }
+func newPending() pending { return pending{await: awaited[string]{}, asked: map[*followed]wait{}} }
 
 // reset forgets what was awaited: all was read.
 func (p *pending) reset() { clear(p.await) }
@@ -44,26 +43,6 @@ func (p *pending) begin() { clear(p.asked); p.part = false }
 
 // partly records that a plan ends before it has seen all demands.
 func (p *pending) partly() { p.part = true }
-
-// sent records that the key of a pool was put or deleted, answered that this was answered, with revision 0 that it was
-// not carried out.
-func (p *pending) sent(name string) { p.await[name] = 0 }
-
-func (p *pending) answered(name string, revision int64) {
-	if p.await[name] = revision; revision == 0 {
-		delete(p.await, name)
-	}
-}
-
-// waitsFor reports whether something was done about a pool that a view does not show.
-func (p *pending) waitsFor(name string, revision int64) bool {
-	at, ok := p.await[name]
-	if ok && at > 0 && at <= revision {
-		delete(p.await, name)
-		ok = false
-	}
-	return ok
-}
 
 // pendingChange is a part of a transaction.
 type pendingChange struct {
@@ -83,7 +62,7 @@ func (d *Dispatcher) maybeEnded() []string {
 func (d *Dispatcher) pendingChanges() (all []pendingChange) {
 	for _, name := range d.maybeEnded() {
 		p := d.view.pools[name]
-		if p != nil && d.pending.asked[p] != free || d.pending.waitsFor(name, d.view.revision) {
+		if p != nil && d.pending.asked[p] != free || d.pending.await.waits(name, d.view.revision) {
 			continue
 		}
 		key := d.keys.Pending(name)
@@ -93,7 +72,7 @@ func (d *Dispatcher) pendingChanges() (all []pendingChange) {
 		d.counts.add(PendingEnded)
 	}
 	for _, p := range d.view.byIndex {
-		if p == nil || d.pending.asked[p] < failed || d.view.pending[p.name] != 0 || d.pending.waitsFor(p.name, d.view.revision) {
+		if p == nil || d.pending.asked[p] < failed || d.view.pending[p.name] != 0 || d.pending.await.waits(p.name, d.view.revision) {
 			continue
 		}
 		all = append(all, pendingChange{p.name, store.Put(d.keys.Pending(p.name), wire.EncodeEmpty(), 0)})

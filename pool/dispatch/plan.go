@@ -35,8 +35,9 @@ type plan struct {
 	again time.Duration // when the next one is due although nothing changes
 	more  bool          // it ended before it had decided about all
 
-	kept    []*demand // that fit and have no offer yet
-	left    []*demand // that have no offer because they do not fit, or are passed; one for each lane
+	kept    []*demand       // that fit and have no offer yet
+	fits    map[*demand]int // how often slots are kept for a demand: a worker's may fit several times
+	left    []*demand       // that have no offer because they do not fit, or are passed; one for each lane
 	stopped map[*followed]stop
 	// held is how many demands have slots kept for them, by owner and pool, and placed for how many a place is.
 	held   map[ownerPool]int
@@ -53,7 +54,7 @@ type ownerPool struct {
 
 // plan returns the offers keys to be put; what is offered to the dispatcher's own instance is offered by it.
 func (d *Dispatcher) plan(now time.Duration) []*open {
-	p := &plan{d: d, now: now, walk: admit.NewWalk(d.view.capacities()), again: never, stopped: map[*followed]stop{}, made: map[*owner]*open{}, placed: map[*owner]int{}, held: map[ownerPool]int{}}
+	p := &plan{d: d, now: now, walk: admit.NewWalk(d.view.capacities()), again: never, stopped: map[*followed]stop{}, made: map[*owner]*open{}, placed: map[*owner]int{}, held: map[ownerPool]int{}, fits: map[*demand]int{}}
 	d.pending.begin()
 	for x := range d.failing {
 		if !x.worker() || x.open > 0 || p.places(x) > 0 {
@@ -84,6 +85,9 @@ func (d *Dispatcher) plan(now time.Duration) []*open {
 	}
 	for _, x := range p.kept {
 		d.order.add(x)
+	}
+	if !p.more {
+		p.planAdvances()
 	}
 	d.plannedAt(p.more, p.again)
 	return p.keys
@@ -145,7 +149,7 @@ func (x *demand) refused() string {
 // places returns how many more steps may be offered to a worker for a demand.
 func (p *plan) places(x *demand) int {
 	free := p.d.view.places[x.owner.instance] - x.owner.placed - p.placed[x.owner]
-	return min(free, x.steps-p.d.view.inUse[x.class]-x.open)
+	return min(free, x.steps-p.d.view.inUse[x.class]-x.open-p.fits[x])
 }
 
 // passes reports whether a demand is left out because its owner was silent, or has enough offers in a pool in which others
@@ -189,24 +193,36 @@ func (p *plan) keep(x *demand) bool {
 	for _, name := range x.lists {
 		p.d.pending.ask(p.d.view.pools[name], stays)
 	}
+	p.fits[x]++
 	for _, n := range x.needs {
 		p.held[ownerPool{x.owner, n.pool}]++
 	}
 	if x.worker() {
 		p.placed[x.owner]++
+		if p.wakeFor(x); p.places(x) > 0 {
+			return true // for its next step, too
+		}
 	}
 	return p.later(x)
 }
 
 // later leaves a demand to the next plan, and reports that those behind it may be served.
 func (p *plan) later(x *demand) bool {
-	if x.again > p.now {
-		p.again = min(p.again, x.again)
-	}
+	p.wakeFor(x)
 	p.d.order.remove(x)
 	p.kept = append(p.kept, x)
 	return true
 }
+
+// wakeFor has the next plan made when the pause of a demand ends.
+func (p *plan) wakeFor(x *demand) {
+	if x.again > p.now {
+		p.wakeAt(x.again)
+	}
+}
+
+// wakeAt has the next plan made at a time, if not before.
+func (p *plan) wakeAt(at time.Duration) { p.again = min(p.again, at) }
 
 // choose chooses the slots of a demand. It is false if they are lent to others.
 func (p *plan) choose(x *demand) (*loan, bool) {
@@ -231,7 +247,7 @@ func (p *plan) choose(x *demand) (*loan, bool) {
 			continue
 		}
 		p.stop(n.pool, everything)
-		if p.d.book.perPool[n.pool] > 0 {
+		if p.d.book.perPool[n.pool] > 0 || p.d.advances.in(n.pool.name) {
 			return nil, false
 		}
 	}

@@ -20,6 +20,8 @@ type flight struct {
 	drops   []wire.OfferKey // other keys
 	passed  []*owner
 	pending []pendingChange
+	advance []wire.OfferKey // to be put
+	ends    []wire.OfferKey // advance offers to be deleted
 	mark    []wire.Mark
 	unknown bool
 }
@@ -61,6 +63,7 @@ func (d *Dispatcher) Next(now time.Duration) (*pb.TxnRequest, bool) {
 	if d.dirty || now >= d.planAt {
 		f.puts = d.plan(now)
 	}
+	f.advance, f.ends = d.advances.next()
 	f.pending = d.pendingChanges()
 	f.pending = f.pending[:min(len(f.pending), maxPending)]
 	if demands := d.Demands() > 0; now >= d.mark.due(demands) && !d.mark.stale(now) {
@@ -135,8 +138,17 @@ func (d *Dispatcher) ops(f *flight) (ops []*pb.RequestOp) {
 		d.owners.pass(x, putting)
 		ops = append(ops, store.Put(d.keys.Offer(x.passedKey()), wire.EncodeEmpty(), 0))
 	}
+	for _, key := range f.advance {
+		d.advances.await.sent(key)
+		d.counts.add(Advanced)
+		ops = append(ops, store.Put(d.keys.Offer(key), wire.EncodeEmpty(), 0))
+	}
+	for _, key := range f.ends {
+		d.advances.await.sent(key)
+		ops = append(ops, store.Delete(d.keys.Offer(key)))
+	}
 	for _, c := range f.pending {
-		d.pending.sent(c.pool)
+		d.pending.await.sent(c.pool)
 		ops = append(ops, c.op)
 	}
 	for _, m := range f.mark {
@@ -201,8 +213,16 @@ func (d *Dispatcher) carried(f *flight, resp *pb.TxnResponse, now time.Duration)
 			d.owners.pass(x, served) // all was read since
 		}
 	}
+	d.answered(f, revision)
+}
+
+// answered records the revision at which a transaction was carried out, or after which it can't be; 0 that it was not.
+func (d *Dispatcher) answered(f *flight, revision int64) {
 	for _, c := range f.pending {
-		d.pending.answered(c.pool, revision)
+		d.pending.await.answered(c.pool, revision)
+	}
+	for _, key := range slices.Concat(f.advance, f.ends) {
+		d.advances.await.answered(key, revision)
 	}
 }
 
@@ -218,9 +238,7 @@ func (d *Dispatcher) refused(f *flight, now time.Duration) {
 			d.left(x)
 		}
 	}
-	for _, c := range f.pending {
-		d.pending.answered(c.pool, 0)
-	}
+	d.answered(f, 0)
 	if len(f.mark) > 0 {
 		d.mark.failed()
 	}
@@ -261,9 +279,7 @@ func (d *Dispatcher) Fenced(revision int64, now time.Duration) {
 			d.left(x)
 		}
 	}
-	for _, c := range f.pending {
-		d.pending.answered(c.pool, revision)
-	}
+	d.answered(f, revision)
 	if len(f.mark) > 0 {
 		d.mark.failed()
 	}

@@ -35,10 +35,12 @@ type queueWorld struct {
 	former  []*chair // that still send
 	now     time.Duration
 	ids     int
+	rush    bool           // all want slots of one pool
 	seen    map[string]int // what happened how often
 	trace   func(*chair)
 	decoded map[any]any
 	putAt   map[wire.OfferKey]time.Duration
+	firstAt map[instanceDemand]time.Duration
 	silent  map[string]bool // hosts with an owner whose offers key a dispatcher has deleted
 	errs    []string
 }
@@ -70,8 +72,11 @@ type mutant struct {
 var errLost = errors.New("no answer")
 
 func newQueueWorld(seed uint64, m mutant) *queueWorld {
-	w := &queueWorld{Rand: rand.New(rand.NewPCG(seed, 2)), mutant: m, etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")}, pools: []string{"db", "gpu", "net"}, seen: map[string]int{}, decoded: map[any]any{}, putAt: map[wire.OfferKey]time.Duration{}, silent: map[string]bool{}}
+	w := &queueWorld{Rand: rand.New(rand.NewPCG(seed, 2)), mutant: m, etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")}, pools: []string{"db", "gpu", "net"}, seen: map[string]int{}, decoded: map[any]any{}, putAt: map[wire.OfferKey]time.Duration{}, silent: map[string]bool{}, firstAt: map[instanceDemand]time.Duration{}}
 	w.etcd.OnCommit(w.committed)
+	if w.rush = seed%3 == 2; w.rush {
+		w.pools = w.pools[:1]
+	}
 	for _, p := range w.pools {
 		w.setSpec(p)
 	}
@@ -99,12 +104,14 @@ func (w *queueWorld) newID() string {
 func (w *queueWorld) setSpec(name string) {
 	s := pool.DefaultSpec()
 	s.Limit = []int{0, 1, 2, 3, 3, 5, 5, 8, 20, 300, pool.Unlimited}[w.IntN(11)]
-	s.Paused = w.IntN(10) == 0
+	if s.Paused = w.IntN(10) == 0; w.rush {
+		s.Limit, s.Paused = []int{4, 6, 8}[w.IntN(3)], false
+	}
 	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(w.keys.Spec(name), wire.EncodeSpec(s, 0), 0)}})
 }
 
 func (w *queueWorld) somePools() []string {
-	if w.IntN(3) > 0 {
+	if w.rush || w.IntN(3) > 0 {
 		return []string{w.pools[w.IntN(len(w.pools))]}
 	}
 	i := w.IntN(len(w.pools))
@@ -123,6 +130,7 @@ func (w *queueWorld) takeRole() {
 	c.role = resp.Header.Revision
 	c.d = New(Options{Keys: w.keys.Keys, Host: c.peer.host, Instance: c.peer.name, Role: c.role, Lease: c.lease})
 	w.chair = c
+	clear(w.firstAt) // a new dispatcher counts from its own start
 	w.readAll(c)
 	w.seen["roles"]++
 }
@@ -210,6 +218,7 @@ func (w *queueWorld) step() {
 
 func (w *queueWorld) rare(p *peer) {
 	switch x := w.IntN(20); {
+	case w.rush && x > 1 && x < 18:
 	case x < 10:
 		w.setSpec(w.pools[w.IntN(len(w.pools))])
 	case x < 11:
@@ -234,8 +243,8 @@ func (w *queueWorld) deletePool(name string) {
 // garbage puts keys below offers/ that no dispatcher knows, or values that can't be read, and deletes the latter again.
 func (w *queueWorld) garbage() {
 	p := w.owners[w.IntN(len(w.owners))]
-	keys := []string{w.keys.Offer(wire.OfferKey{Host: p.host, Instance: p.name, Name: 77}), w.keys.Number(w.pools[0], 999_999), w.keys.Spec(w.pools[1])}
-	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(keys[w.IntN(3)], []byte("junk"), 0)}})
+	keys := []string{w.keys.Offer(wire.OfferKey{Host: p.host, Instance: p.name, Name: 77}), w.keys.Number(w.pools[0], 999_999), w.keys.Spec(w.pools[len(w.pools)-1])}
+	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(keys[w.IntN(len(keys))], []byte("junk"), 0)}})
 	w.seen["garbage"]++
 }
 
@@ -356,10 +365,11 @@ type state struct {
 	places  map[instance]int
 	inUse   map[string]int
 	offers  map[wire.OfferKey][]wire.Offer
+	advance map[wire.OfferKey]bool
 }
 
 func (w *queueWorld) state(revision int64) *state {
-	s := &state{pools: map[string]*poolState{}, pending: map[string]bool{}, passed: map[instance]bool{}, places: map[instance]int{}, inUse: map[string]int{}, offers: map[wire.OfferKey][]wire.Offer{}}
+	s := &state{pools: map[string]*poolState{}, pending: map[string]bool{}, passed: map[instance]bool{}, places: map[instance]int{}, inUse: map[string]int{}, offers: map[wire.OfferKey][]wire.Offer{}, advance: map[wire.OfferKey]bool{}}
 	resp, err := w.etcd.Range(&pb.RangeRequest{Key: []byte(w.keys.Prefix()), RangeEnd: store.RangeEnd(w.keys.Prefix()), Revision: revision})
 	if err != nil {
 		panic(err)
@@ -378,6 +388,8 @@ func (w *queueWorld) state(revision int64) *state {
 			of := instance{v.key.Host, v.key.Instance}
 			if s.passed[of] = s.passed[of] || v.key.Passed(); v.key.Name >= 0 {
 				s.offers[v.key] = v.list
+			} else if v.key.Advance != "" {
+				s.advance[v.key] = true
 			}
 		case decodedSlot:
 			s.pools[v.ref.Pool].hold(v.ref, v.Block)
@@ -588,25 +600,33 @@ func (w *queueWorld) plans(c *chair) func() {
 	for l := range begun {
 		count(l)
 	}
+	full := func(x waiting) bool { // its owner has enough offers in a pool in which others wait
+		for name := range x.Pools {
+			others := slices.ContainsFunc(s.demands, func(y waiting) bool { return y.Pools[name] > 0 && y.instance != x.instance })
+			if limit := s.pools[name].limit; others && limit != pool.Unlimited && open[x.instance][name] >= max(4, min(128, limit/8)) {
+				return true
+			}
+		}
+		return false
+	}
+	counted := map[instanceDemand]bool{} // that have a place in the order, though perhaps no offer
 	grants := admitted(s, free, func(x waiting) bool {
 		of := instanceDemand{x.instance, x.ref}
 		b := d.batches[batchName{demandsName{x.instance, x.ref.Name}, x.ref.Pool}]
 		if b == nil || b.demands[x.ref.Index] == nil || b.demands[x.ref.Index].stage != waits {
 			return true
 		}
-		if s.passed[x.instance] || b.demands[x.ref.Index].owner.passing != served || had[of] > 0 && x.Steps == 0 {
+		if s.passed[x.instance] || b.demands[x.ref.Index].owner.passing != served {
+			return true
+		}
+		if counted[of] = had[of] > 0 && had[of] < 1<<20; counted[of] && x.Steps == 0 || had[of] >= 1<<20 {
 			return true
 		}
 		if x.Steps > 0 && min(s.places[x.instance]-placed[x.instance], x.Steps-s.inUse[x.host+x.name+needsOf(x.Pools, x.Priority)]-had[of]) <= 0 {
 			return true
 		}
-		for name := range x.Pools {
-			others := slices.ContainsFunc(s.demands, func(y waiting) bool { return y.Pools[name] > 0 && y.instance != x.instance })
-			if others && open[x.instance][name] >= max(4, min(128, s.pools[name].limit/8)) && s.pools[name].limit != pool.Unlimited {
-				return true
-			}
-		}
-		return false
+		counted[of] = true
+		return full(x)
 	}, func(x waiting) bool { // it is offered, as far as the bounds of the others are concerned
 		had[instanceDemand{x.instance, x.ref}]++
 		if open[x.instance] == nil {
@@ -621,7 +641,7 @@ func (w *queueWorld) plans(c *chair) func() {
 		placed[x.instance]++
 		b := d.batches[batchName{demandsName{x.instance, x.ref.Name}, x.ref.Pool}]
 		of := instanceDemand{x.instance, x.ref}
-		return b != nil && b.demands[x.ref.Index].again <= w.now && min(s.places[x.instance]-placed[x.instance], x.Steps-s.inUse[x.host+x.name+needsOf(x.Pools, x.Priority)]-had[of]) > 0
+		return b != nil && !full(x) && min(s.places[x.instance]-placed[x.instance], x.Steps-s.inUse[x.host+x.name+needsOf(x.Pools, x.Priority)]-had[of]) > 0
 	})
 	waited := map[*demand]bool{}
 	for _, b := range d.batches {
@@ -636,6 +656,7 @@ func (w *queueWorld) plans(c *chair) func() {
 			o := d.book.keys[key]
 			w.check(w.chair != c || o == nil || o.stage != put || w.now-at <= oftenPatience+time.Second, "silence: %+v was left alone for %v", key, w.now-at)
 		}
+		w.checkAdvances(d, s, grants, counted)
 		if len(d.book.all()) == len(begunKeys) {
 			return
 		}
@@ -669,6 +690,78 @@ func (w *queueWorld) plans(c *chair) func() {
 		w.checkBounds(d, s, begun)
 		w.checkLoans(d)
 	}
+}
+
+// checkAdvances checks which owners have advance offers after a plan.
+func (w *queueWorld) checkAdvances(d *Dispatcher, s *state, grants, counted map[instanceDemand]bool) {
+	if d.pending.part || w.chair.d != d {
+		return
+	}
+	have := maps.Clone(s.advance)
+	if d.flight != nil {
+		for _, key := range d.flight.advance {
+			have[key] = true
+			w.seen["advance"]++
+		}
+		for _, key := range d.flight.ends {
+			delete(have, key)
+		}
+	}
+	offered, placed := map[instanceDemand]bool{}, map[instance]int{}
+	for _, o := range d.book.all() {
+		for _, l := range o.loans {
+			if l.demand.worker() && l.refused == "" {
+				placed[l.demand.owner.instance]++
+			}
+			offered[instanceDemand{l.demand.owner.instance, l.demand.ref}] = true
+		}
+	}
+	for key := range have {
+		of := instance{key.Host, key.Instance}
+		if _, sent := d.advances.await[key]; sent && (d.flight == nil || !slices.Contains(d.flight.advance, key)) {
+			continue // it is being deleted, or nobody knows
+		}
+		p := s.pools[key.Advance]
+		w.check(p.open && p.limit != pool.Unlimited && p.slots.Held() <= p.limit, "advance: %+v in a pool of %+v", key, p)
+		w.check(!s.passed[of], "advance: %+v is passed", key)
+		waiters := map[instance]bool{}
+		var all []waiting // that count, in their order
+		for _, x := range s.demands {
+			if x.Pools[key.Advance] == 0 {
+				continue
+			}
+			possible := counted[instanceDemand{x.instance, x.ref}]
+			if id := (instanceDemand{x.instance, x.ref}); x.Steps > 0 && !offered[id] { // it may be that its place is offered now
+				possible = possible && s.places[x.instance] > placed[x.instance]
+			}
+			for name, n := range x.Pools {
+				possible = possible && s.pools[name].open && (s.pools[name].limit == pool.Unlimited || n <= s.pools[name].limit)
+			}
+			if waiters[x.instance] = true; possible {
+				all = append(all, x)
+			}
+		}
+		w.check(2*len(waiters) <= p.limit, "advance: %+v, and %d owners wait for %d slots", key, len(waiters), p.limit)
+		next := slices.IndexFunc(all, func(x waiting) bool { return x.instance == of && !offered[instanceDemand{x.instance, x.ref}] })
+		for i := range max(0, next) {
+			x, id := all[i], instanceDemand{all[i].instance, all[i].ref}
+			late := i == 0 && x.instance != of && w.late(d, id)
+			must := x.Priority > all[next].Priority || x.Reserve || grants[id]
+			w.check(!late && (offered[id] || !must), "advance: %+v, whose next demand %s ranks behind %s (late %v, offered %v)", key, all[next].Claim, x.Claim, late, offered[id])
+		}
+	}
+}
+
+// late reports whether a demand has been first in its pool for longer than the order may wait.
+func (w *queueWorld) late(d *Dispatcher, of instanceDemand) bool {
+	b := d.batches[batchName{demandsName{of.instance, of.demand.Name}, of.demand.Pool}]
+	if b == nil || b.demands[of.demand.Index] == nil {
+		return false
+	}
+	if x := b.demands[of.demand.Index]; w.firstAt[of] == 0 || x.worker() {
+		w.firstAt[of] = x.first
+	}
+	return w.firstAt[of] > 0 && w.now-(w.firstAt[of]-1) > orderHolds
 }
 
 // checkBounds checks how many open offers each owner has.
@@ -928,6 +1021,14 @@ func (w *queueWorld) checkRest() {
 		w.check(p.slots.Held() == s.pools[name].slots.Held(), "rest: %d slots of %s are held in the view, %d in etcd", p.slots.Held(), name, s.pools[name].slots.Held())
 		w.check(p.slots.Used() == p.slots.Held(), "rest: slots of %s are lent", name)
 	}
+	counted := map[instanceDemand]bool{}
+	for _, x := range s.demands {
+		counted[instanceDemand{x.instance, x.ref}] = !left(x)
+	}
+	w.checkAdvances(d, s, nil, counted)
+	for key := range s.advance {
+		w.check(waits[key.Advance], "rest: %+v is left, and nobody waits", key)
+	}
 	seen := 0
 	for _, o := range d.owners.all {
 		seen += o.demands
@@ -948,7 +1049,7 @@ func TestDispatcherKeepsItsRules(t *testing.T) {
 		}
 	}
 	t.Log(seen)
-	for _, what := range []string{"committed", "direct", "offers", "passed", "roles", "garbage"} {
+	for _, what := range []string{"committed", "direct", "offers", "passed", "roles", "garbage", "advance"} {
 		if seen[what] < schedules {
 			t.Errorf("%s: only %d in %d schedules", what, seen[what], schedules)
 		}

@@ -1,0 +1,245 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// orderHolds is for how long claims may be served before a demand that is first: slots that an owner hands on to its own
+// next demand are used for 70 instead of 58% of the time, with 64 clients on 8 slots of four hosts for 5 ms each.
+const orderHolds = 20 * time.Millisecond
+
+// declinedFor is for how long an owner that has deleted an advance offer gets none.
+const declinedFor = time.Second
+
+// advances is the advance offers: while its key is there, an owner may hand each claim of a pool that it releases on to its
+// next demand.
+type advances struct {
+	there    map[wire.OfferKey]bool // as the view shows it
+	await    awaited[wire.OfferKey]
+	declined map[wire.OfferKey]time.Duration
+	own      map[string]bool // pools in which the dispatcher's own instance may do so
+	put      []wire.OfferKey // to be put, and deleted, after the last plan
+	drop     []wire.OfferKey
+}
+
+func newAdvances() advances {
+	return advances{there: map[wire.OfferKey]bool{}, await: awaited[wire.OfferKey]{}, declined: map[wire.OfferKey]time.Duration{}, own: map[string]bool{}}
+}
+
+// show records that the view shows a key, or that it was deleted.
+func (a *advances) show(key wire.OfferKey, deleted bool, now time.Duration) {
+	if !deleted {
+		a.there[key] = true
+		return
+	}
+	if _, sent := a.await[key]; a.there[key] && !sent {
+		a.declined[key] = now
+	}
+	delete(a.there, key)
+}
+
+// hide records that no key was seen, before all is read.
+func (a *advances) hide() {
+	clear(a.there)
+}
+
+// begin begins a plan.
+func (a *advances) begin(now time.Duration) {
+	a.put, a.drop = nil, nil
+	clear(a.own)
+	for key, at := range a.declined {
+		if now-at > declinedFor {
+			delete(a.declined, key)
+		}
+	}
+}
+
+// want records which owners of a pool may have an advance offer, of those that have one or could.
+func (a *advances) want(key wire.OfferKey, may bool, revision int64) {
+	_, declined := a.declined[key]
+	switch there := a.there[key]; {
+	case there == may || a.await.waits(key, revision):
+	case there:
+		a.drop = append(a.drop, key)
+	case !declined:
+		a.put = append(a.put, key)
+	}
+}
+
+// allow has the dispatcher's own instance hand on claims of a pool.
+func (a *advances) allow(pool string) { a.own[pool] = true }
+
+// next returns what is to be put and deleted in a transaction.
+func (a *advances) next() (put, drop []wire.OfferKey) {
+	n, m := min(len(a.put), maxAdvances), min(len(a.drop), maxAdvances)
+	put, drop = a.put[:n], a.drop[:m]
+	a.put, a.drop = a.put[n:], a.drop[m:]
+	return put, drop
+}
+
+// sort puts in order what is to be put and deleted.
+func (a *advances) sort() {
+	slices.SortFunc(a.put, compareKeys)
+	slices.SortFunc(a.drop, compareKeys)
+}
+
+// in reports whether there is a key for a pool, or may be.
+func (a *advances) in(pool string) bool {
+	for key := range a.await {
+		if key.Advance == pool {
+			return true
+		}
+	}
+	for key := range a.there {
+		if key.Advance == pool {
+			return true
+		}
+	}
+	return false
+}
+
+// maxAdvances bounds the advance offers that a transaction puts, and those that it deletes.
+const maxAdvances = 10
+
+// Advance reports whether the dispatcher's own instance may hand claims of a pool that it releases on to its next demand
+// there, in a transaction that compares the role.
+func (d *Dispatcher) Advance(pool string) bool { return d.advances.own[pool] }
+
+// rank is what the demands of a pool without offers mean for advance offers.
+type rank struct {
+	first   *demand            // with or without an offer
+	next    *demand            // without an offer
+	blocks  *demand            // the first that reserves, or fits
+	byOwner map[*owner]*demand // the first of each owner without an offer
+}
+
+func before(x, y *demand) *demand {
+	if x == nil || y != nil && y.compare(x) < 0 {
+		return y
+	}
+	return x
+}
+
+// planAdvances decides which owners have advance offers. The order holds but for orderHolds: while a demand was first for
+// longer, and while one of a higher priority, one that reserves or one that fits has no offer, no owner whose first demand
+// ranks behind it has one.
+func (p *plan) planAdvances() {
+	a := &p.d.advances
+	a.begin(p.now)
+	ranks := map[*followed]*rank{}
+	for _, f := range p.d.view.byIndex {
+		if f != nil && p.advancing(f) {
+			ranks[f] = &rank{byOwner: map[*owner]*demand{}}
+		}
+	}
+	if len(ranks) > 0 {
+		p.rank(ranks)
+	}
+	late := map[*followed]bool{}
+	for _, f := range p.d.view.byIndex {
+		if r := ranks[f]; f != nil && r != nil {
+			late[f] = p.advance(f, r)
+		}
+	}
+	for _, key := range a.shown() {
+		f := p.d.view.pools[key.Advance]
+		r, o := ranks[f], p.d.owners.all[instance{key.Host, key.Instance}]
+		switch {
+		case r == nil || o == nil || o.passing != served:
+			a.want(key, false, p.d.view.revision)
+		case r.byOwner[o] == nil && (late[f] || r.blocks != nil): // what it wants next ranks behind
+			a.want(key, false, p.d.view.revision)
+		}
+	}
+}
+
+// shown returns the keys that the view shows, in their order.
+func (a *advances) shown() (all []wire.OfferKey) {
+	for key := range a.there {
+		all = append(all, key)
+	}
+	slices.SortFunc(all, compareKeys)
+	return all
+}
+
+// advancing reports whether there can be advance offers in a pool: it is full, no claim waits for the whole of it, and at
+// most half as many owners wait as there are slots.
+func (p *plan) advancing(f *followed) bool {
+	c := f.capacity()
+	if !c.Open || c.Limit == pool.Unlimited || f.slots.Held() > c.Limit {
+		return false
+	}
+	whole := p.stopped[f] == everything || p.d.book.whole[f] > 0
+	return !whole && len(f.waiting) > 0 && 2*len(f.waiting) <= c.Limit && p.walk.Free()[f.index] <= 0
+}
+
+// rank collects what the demands of pools mean for advance offers.
+func (p *plan) rank(ranks map[*followed]*rank) {
+	for _, l := range p.d.order.lanes {
+		x := l.heap.all[0]
+		if p.fits[x] == 0 && !p.counts(x) {
+			continue
+		}
+		for _, n := range x.needs {
+			r := ranks[n.pool]
+			if r == nil {
+				continue
+			}
+			r.first, r.next = before(r.first, x), before(r.next, x)
+			r.byOwner[x.owner] = before(r.byOwner[x.owner], x)
+			if x.reserve || p.fits[x] > 0 {
+				r.blocks = before(r.blocks, x)
+			}
+		}
+	}
+	for _, o := range p.d.book.all() {
+		for _, l := range o.loans {
+			for _, n := range l.demand.needs {
+				if r := ranks[n.pool]; r != nil && l.refused == "" && l.demand.stage == waits {
+					r.first = before(r.first, l.demand)
+				}
+			}
+		}
+	}
+}
+
+// counts reports whether a demand has a place in the order: it could be served, and its owner is not passed.
+func (p *plan) counts(x *demand) bool {
+	if x.owner.passing != served || x.worker() && p.places(x) <= 0 {
+		return false
+	}
+	for _, n := range x.needs {
+		if c := n.pool.capacity(); !c.Open || c.Limit != pool.Unlimited && n.n > c.Limit {
+			return false
+		}
+	}
+	return true
+}
+
+// advance decides about the owners that wait for a pool, and reports whether a demand has been first for too long.
+func (p *plan) advance(f *followed, r *rank) (late bool) {
+	if r.first != nil {
+		since := r.first.firstSince(p.now)
+		if late = p.now-since > orderHolds; !late {
+			p.wakeAt(since + orderHolds + 1)
+		}
+	}
+	for o, x := range r.byOwner {
+		may := !late || r.first.owner == o
+		may = may && x.priority == r.next.priority && (r.blocks == nil || r.blocks.compare(x) >= 0)
+		holds := f.holds[o.instance] > 0
+		key := wire.OfferKey{Host: o.host, Instance: o.name, Name: -1, Advance: f.name}
+		switch {
+		case o.instance != p.d.self:
+			p.d.advances.want(key, may && (holds || p.d.advances.there[key]), p.d.view.revision)
+		case may && holds:
+			p.d.advances.allow(f.name)
+		}
+	}
+	p.d.advances.sort()
+	return late
+}
