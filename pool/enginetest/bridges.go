@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -26,6 +27,8 @@ var bridges = []behavior{
 	{"a take-over happens with its conditions or not at all", takeOverExtra, everywhere},
 	{"a take-over whose answer is lost is made once", takeOverLost, standIn},
 	{"a take-over that is refused by etcd leaves the bridge as it is", takeOverDenied, standIn},
+	{"a take-over that is canceled leaves the bridge, or gives it back", takeOverCanceled, standIn},
+	{"a bridge whose answer was lost and that was taken over is not reported as never granted", lostBridge, standIn},
 	{"nothing is taken over while an instance stops", noTakeOver, everywhere},
 	{"a bridge that ends is not reported as lost", quietEnd, standIn},
 	{"a bridge that is freed by force is no longer held in the view of a follower", forcedBridge, everywhere},
@@ -246,6 +249,63 @@ func takeOverDenied(w world) {
 	w.pass(10 * time.Second)
 	w.wantUsed("db", 2)
 	two.release(takesOver(two, old.Grant()))
+	w.empty()
+}
+
+func takeOverCanceled(w world) {
+	w.pool("db", 1)
+	one, two := w.host("one"), w.host("two")
+	for i, f := range []storetest.Fault{{}, {Delay: 500 * time.Millisecond}, {LoseAnswer: true}} {
+		old := bridged(one, fmt.Sprint("a", i), slots(1))
+		w.pass(time.Second)
+		two.failsOnce(f, putsTo("db"))
+		ctx, cancel := context.WithCancel(context.Background())
+		answers := make(chan error, 1)
+		go func() {
+			c, err := two.TakeOver(ctx, pool.TakeOver{ID: old.Grant().ID, Fence: old.Grant().Fence, Slots: slots(1)})
+			if err == nil {
+				two.release(c)
+			}
+			answers <- err
+		}()
+		w.pass(100 * time.Millisecond)
+		cancel()
+		if err := <-answers; err != nil {
+			w.problem(err, problem.ClaimCanceled)
+		}
+		w.pass(20 * time.Second)
+		one.release(old) // if it is still there
+		w.empty()
+	}
+}
+
+func lostBridge(w world) {
+	w.pool("db", 1)
+	one, two := w.host("one"), w.host("two")
+	one.release(one.take("first", slots(1)))
+	w.pass(time.Second)
+	one.by.Inject(func(c storetest.Call) storetest.Fault { // the answer is lost, and etcd away for a while
+		if !putsTo("db")(c) {
+			return storetest.Fault{}
+		}
+		one.by.Down()
+		return storetest.Fault{LoseAnswer: true, Err: store.ErrUnavailable}
+	})
+	a := one.ask("a", slots(1), func(r *pool.Request) { r.Bridge, r.Holder.Run = true, "nightly" })
+	w.pass(time.Second)
+	y, err := w.read().Why("a")
+	w.must(err)
+	c := takesOver(two, Grant{ID: "a", Fence: y.Held.Fence, Slots: slots(1)})
+	one.mend()
+	one.by.Up()
+	if <-a.done; a.err == nil {
+		w.ended(a.claim, problem.CodeOf(a.claim.Err()))
+	} else if !store.OutcomeUnknown(a.err) {
+		w.Errorf("it was taken over, and the leader is answered: %v", a.err)
+	}
+	w.held(c)
+	w.wantUsed("db", 1)
+	two.release(c)
 	w.empty()
 }
 

@@ -33,6 +33,7 @@ var granting = []behavior{
 	{"a claim that does not wait does not pass a claim that waits for the slots", doesNotPass, everywhere},
 	{"a gated run that does not fit is refused and its record is not written", gatedRun, everywhere},
 	{"prospects are what would be granted", prospects, everywhere},
+	{"prospects leave what is reserved for a claim that waits", prospectsReserved, standIn},
 	{"observers are called when a claim waits and when it is written", observers, everywhere},
 	{"a claim waits only for pools that are short", onlyWhereShort, everywhere},
 	{"a claim that fits is not delayed by one of several pools that does not", fitsBesides, everywhere},
@@ -413,6 +414,17 @@ func prospects(w world) {
 	if want := []bool{true, false}; err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 		w.Errorf("%v, %v, want %v", got, err, want)
 	}
+}
+
+func prospectsReserved(w world) {
+	w.pool("db", 3, reserveAfter(0))
+	one := w.host("one")
+	one.take("a", slots(2))
+	one.queued("wide", slots(3))
+	w.pass(2 * time.Second)
+	got, err := one.Prospects(w.ctx(), []*pool.Request{request("x", slots(1))})
+	w.must(err)
+	w.same("the prospects", got, []bool{false})
 }
 
 // noted is what an observer was called with.

@@ -19,6 +19,7 @@ var identities = []behavior{
 	{"an id is held once though two hosts ask for it at the same moment", idAtOnce, standIn},
 	{"a claim is explained and revoked by its id alone and by host, instance and id", byID, everywhere},
 	{"an id is free on all hosts as soon as its claim is released", idFree, everywhere},
+	{"an id that a list shows as free is not refused", knowsList, standIn},
 	{"a request whose id is being released is granted after that", successor, standIn},
 	{"requests that wait under one id leave one by one", leaveAlone, everywhere},
 	{"an owner releases its claim while others send requests with its id", releaseUnderFire, everywhere},
@@ -148,6 +149,19 @@ func idFree(w world) {
 		}
 	}
 	w.empty()
+}
+
+func knowsList(w world) {
+	w.pool("db", 1)
+	one, two := w.host("one"), w.host("two")
+	a := two.take("a", slots(1))
+	one.refuses(problem.IDInUse, "a", slots(1))
+	one.by.Freeze()
+	two.release(a)
+	b := one.ask("a", slots(1), wait(0))
+	w.pass(100 * time.Millisecond)
+	one.by.Thaw()
+	one.release(b.got())
 }
 
 func successor(w world) {

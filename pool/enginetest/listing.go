@@ -17,6 +17,7 @@ import (
 var listing = []behavior{
 	{"lists show what their instance has just done", ownAtOnce, everywhere},
 	{"lists show what others did a second ago", othersSoon, standIn},
+	{"lists within a second share a read", sharedReads, standIn},
 	{"lists after WaitRevision show that revision", waitRevision, everywhere},
 	{"why explains holders and waiters of all hosts", why, everywhere},
 	{"a waiting claim that is not in etcd yet is listed by its instance", notYetThere, standIn},
@@ -89,6 +90,31 @@ func othersSoon(w world) {
 	holders, _, err := two.Claims(fresh)
 	w.must(err)
 	w.same("holders that are read now", len(holders), 2)
+}
+
+func sharedReads(w world) {
+	w.pool("db", 3)
+	one := w.host("one")
+	one.take("a", slots(1))
+	w.pass(5 * time.Second)
+	reads := one.counts(func(c storetest.Call) bool { return c.Op == storetest.OpRange || c.Op == storetest.OpTxn })
+	for i := range 100 {
+		var err error
+		switch i % 4 {
+		case 0:
+			_, err = one.Pools(w.ctx())
+		case 1:
+			_, _, err = one.Claims(w.ctx())
+		case 2:
+			_, err = one.Why(w.ctx(), "a")
+		case 3:
+			_, err = one.Space(w.ctx())
+		}
+		w.must(err)
+	}
+	if n := reads(); n > 8 {
+		w.Errorf("100 lists took %d reads", n)
+	}
 }
 
 func waitRevision(w world) {

@@ -17,6 +17,7 @@ var queueing = []behavior{
 	{"a claim that fits passes one that does not", lowFits, everywhere},
 	{"a pool of strict order serves the first before all others", strictOrder, everywhere},
 	{"a claim reserves slots when it has waited for reserve_after", reserves, standIn},
+	{"a claim of several pools reserves at the shortest reserve_after of them", shortestCounts, standIn},
 	{"the time that a claim has waited counts when another host dispatches", ageingAfterTakeOver, standIn},
 	{"a change of reserve_after counts immediately", reserveAfterChanges, standIn},
 	{"a claim that times out says its position, the holders and who dispatches", timesOut, standIn},
@@ -173,6 +174,21 @@ func reserves(w world) {
 	}
 	one.release(held)
 	wide.h.release(wide.got())
+	w.empty()
+}
+
+func shortestCounts(w world) {
+	w.pool("patient", 1, reserveAfter(time.Hour))
+	w.pool("db", 3, reserveAfter(30*time.Second))
+	one, two := w.host("one"), w.host("two")
+	held := one.take("held", slots(2))
+	wide := two.queued("wide", map[string]int{"db": 3, "patient": 1})
+	w.pass(35 * time.Second)
+	if passes(w, one, "late") {
+		w.Error("slots that are reserved were granted to another claim")
+	}
+	one.release(held)
+	two.release(wide.got())
 	w.empty()
 }
 

@@ -19,6 +19,7 @@ var restoring = []behavior{
 	{"a waiting claim that a restore has forgotten waits on and is granted", waiterForgotten(earlier), standIn},
 	{"a waiting claim that a restore with a bump has forgotten waits on and is granted", waiterForgotten(bumped), standIn},
 	{"a step whose publication is later than any revision after a restore waits and is granted", sinceOfLater, standIn},
+	{"a claim is not granted on a lease that was lost before a restore has brought it back", leaseBroughtBack, standIn},
 	{"lists are of the history after a restore", listsAfter, standIn},
 	{"a pool that was created after the snapshot is unknown after the restore", poolForgotten, standIn},
 	{"a fence grows across a restore with a bump", fenceAfter, standIn},
@@ -157,6 +158,35 @@ func sinceOfLater(w world) {
 	one.release(held)
 	two.release(a.got())
 	w.empty()
+}
+
+func leaseBroughtBack(w world) {
+	w.pool("db", 1)
+	one := w.host("one")
+	one.release(one.take("first", slots(1)))
+	w.pass(time.Second)
+	var saved *storetest.Saved
+	one.by.Inject(func(c storetest.Call) storetest.Fault {
+		if !putsTo("db")(c) {
+			return storetest.Fault{}
+		}
+		one.by.Down() // it is carried out, and then etcd is away
+		return storetest.Fault{LoseAnswer: true, Err: store.ErrUnavailable}
+	})
+	a := one.ask("a", slots(1), wait(2*time.Hour))
+	w.pass(time.Second)
+	saved = w.save()
+	holders, _ := w.read().Claims()
+	w.same("claims that were written", len(holders), 1)
+	before := holders[0].Lease
+	w.pass(30 * time.Minute) // the lease is lost here
+	one.mend()
+	w.restored(replaced, saved)
+	w.afterRestore()
+	c := a.got()
+	if c.Grant().Lease == before && c.Err() == nil {
+		w.Error("it is held on the lease that was lost")
+	}
 }
 
 func listsAfter(w world) {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -19,6 +20,7 @@ var revoking = []behavior{
 	{"by force the slots are free immediately", byForce, everywhere},
 	{"by force the slots of a claim of many keys are free immediately", manyByForce, everywhere},
 	{"by force slots are freed in a full etcd and their holder learns of it within 15 s", byForceFull, standIn},
+	{"a holder learns within 2 minutes that its slots were freed by force while etcd was away from it", forcedInGap, standIn},
 	{"a claim is freed by force only as it was read", freeAsRead, everywhere},
 	{"a caller without the right revokes nothing", mayNot, everywhere},
 }
@@ -210,6 +212,25 @@ func byForceFull(w world) {
 	w.full(false)
 	w.pass(10 * time.Second)
 	one.release(one.ask("b", slots(1)).got())
+}
+
+func forcedInGap(w world) {
+	w.pool("db", 1, leaseFor(time.Hour))
+	one := w.host("one")
+	a := one.take("a", slots(1))
+	w.pass(10 * time.Second)
+	downs(one)
+	_, err := w.Revoke(w.ctx(), "a", true)
+	w.must(err)
+	w.pass(11 * time.Minute)
+	w.etcd.root.Do(func(e *storetest.Etcd) { w.must(e.Compact(e.Revision())) })
+	ups(one)
+	begun := time.Now()
+	w.ended(a, problem.ClaimLost)
+	if took := time.Since(begun); took > 2*time.Minute {
+		w.Errorf("its holder learned of it after %s", took)
+	}
+	one.release(a)
 }
 
 func freeAsRead(w world) {

@@ -32,6 +32,7 @@ var troubles = []behavior{
 	{"what etcd refuses to one claim harms no other", refusedOne, standIn},
 	{"a waiting claim whose grant etcd refuses does not stop those behind it", refusedFirst, standIn},
 	{"a refusal for missing rights names what is missing", denied, standIn},
+	{"an expired login is no refusal", expiredLogin, standIn},
 	{"a claim waits for a lease that can't be granted and is granted when it can", noLease, standIn},
 	{"a claim that waits for a lease times out with the reason", noLeaseTimeout, standIn},
 	{"a lease that is lost while a claim waits costs neither the claim nor its place", leaseLostWaiting, standIn},
@@ -290,6 +291,21 @@ func refusedFirst(w world) {
 	} else {
 		w.errIs(a.err, store.ErrTooLarge)
 	}
+	w.empty()
+}
+
+func expiredLogin(w world) {
+	w.pool("db", 1)
+	one := w.host("one")
+	happened := one.failsOnce(storetest.Fault{Drop: true, Err: store.ErrTokenExpired}, putsTo("db"))
+	one.release(one.ask("a", slots(1)).got())
+	w.same("the login had expired", happened(), true)
+	one.fails(storetest.Fault{Drop: true, Err: store.ErrNoLogin}, putsTo("db"))
+	b := one.ask("b", slots(1))
+	w.pass(3 * time.Second)
+	b.still()
+	one.mend()
+	one.release(b.got())
 	w.empty()
 }
 
