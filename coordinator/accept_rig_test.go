@@ -69,7 +69,7 @@ func newGround(t *testing.T) *ground {
 	g.steps = step.Store{Backend: g.backend, Keys: g.keys, Journal: journal, Group: &store.Group{}}
 	g.grant()
 	ctx, cancel := context.WithCancel(context.Background())
-	watch := g.client().Watch(ctx, g.keys.Prefix(), 1)
+	watch := g.client().Watch(ctx, store.Prefix(g.keys.Prefix()), 1)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

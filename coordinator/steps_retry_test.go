@@ -152,11 +152,11 @@ type lagging struct {
 	behind *storetest.Backend
 }
 
-func (b *lagging) Watch(ctx context.Context, prefix string, from int64) store.Watch {
-	if prefix == b.steps {
-		return b.behind.Watch(ctx, prefix, from)
+func (b *lagging) Watch(ctx context.Context, keys store.KeyRange, from int64) store.Watch {
+	if keys == store.Prefix(b.steps) {
+		return b.behind.Watch(ctx, keys, from)
 	}
-	return b.Backend.Watch(ctx, prefix, from)
+	return b.Backend.Watch(ctx, keys, from)
 }
 
 // lags has the leader's watch of the steps be one by itself.

@@ -77,7 +77,7 @@ func (w *witness) close() {
 // follow watches, over and over where a watch ends before the test does.
 func (w *witness) follow(ctx context.Context) {
 	for next := int64(1); ctx.Err() == nil; {
-		watch := w.backend.Watch(ctx, w.prefix, next)
+		watch := w.backend.Watch(ctx, store.Prefix(w.prefix), next)
 		next = w.read(ctx, watch, next)
 		watch.Abandon()
 		if w.broken != nil {

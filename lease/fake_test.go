@@ -268,7 +268,7 @@ func (f *fakeEtcd) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeRe
 	return resp, nil
 }
 
-func (f *fakeEtcd) Watch(context.Context, string, int64) store.Watch {
+func (f *fakeEtcd) Watch(context.Context, store.KeyRange, int64) store.Watch {
 	panic("this package watches nothing")
 }
 

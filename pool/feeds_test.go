@@ -75,7 +75,7 @@ func (s *simFeeds) begin(pool string, of scope, from int64) *simFeed {
 	if from == 0 {
 		s.again(f, nil)
 	} else {
-		f.follower = s.etcd.Follow(f.prefix, from+1)
+		f.follower = s.etcd.Follow(store.Prefix(f.prefix), from+1)
 	}
 	return f
 }
@@ -84,7 +84,7 @@ func (s *simFeeds) begin(pool string, of scope, from int64) *simFeed {
 func (s *simFeeds) again(f *simFeed, reason error) {
 	f.snapshot = s.read(f.prefix)
 	f.snapshot.Reason = reason
-	f.follower = s.etcd.Follow(f.prefix, f.snapshot.Revision+1)
+	f.follower = s.etcd.Follow(store.Prefix(f.prefix), f.snapshot.Revision+1)
 }
 
 // follow begins and ends watches, and begins reads.

@@ -53,8 +53,8 @@ func (b *bubble) count() *counted {
 }
 
 // Watch implements [store.Backend].
-func (c *counted) Watch(ctx context.Context, prefix string, from int64) store.Watch {
-	name := strings.TrimPrefix(prefix, c.keys.Pools())
+func (c *counted) Watch(ctx context.Context, keys store.KeyRange, from int64) store.Watch {
+	name := strings.TrimPrefix(keys.Key, c.keys.Pools())
 	add := func(n int) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -64,7 +64,7 @@ func (c *counted) Watch(ctx context.Context, prefix string, from int64) store.Wa
 	}
 	add(1)
 	context.AfterFunc(ctx, func() { add(-1) })
-	return c.Backend.Watch(ctx, prefix, from)
+	return c.Backend.Watch(ctx, keys, from)
 }
 
 // taken returns what was read since the last call.

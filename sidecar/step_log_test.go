@@ -18,7 +18,7 @@ func worked(s *step.Spec) { s.External, s.Command = false, []string{"true"} }
 
 // shows has a worker show what an attempt has written to its followers.
 func (d *dock) shows(t *step.Taken, o step.Shown) {
-	watch := d.store.Backend.Watch(d.t.Context(), d.store.Keys.Follower(t.StepID), 1)
+	watch := d.store.Backend.Watch(d.t.Context(), store.Prefix(d.store.Keys.Follower(t.StepID)), 1)
 	go func() {
 		for m := range watch.Messages() {
 			for _, ev := range m.Events {

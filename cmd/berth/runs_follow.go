@@ -103,7 +103,7 @@ func (f *logFollower) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	watch := f.Runs.Backend.Watch(ctx, f.Prefix(), known+1)
+	watch := f.Runs.Backend.Watch(ctx, store.Prefix(f.Prefix()), known+1)
 	tick := time.NewTimer(0)
 	defer tick.Stop()
 	silence := time.NewTimer(logsSilence)

@@ -83,7 +83,7 @@ func (s Store) AwaitShown(ctx context.Context, revision int64, ids ...store.Step
 	for _, id := range ids {
 		missing[s.Keys.Log(id)] = true
 	}
-	watch := s.Backend.Watch(ctx, prefix, revision+1)
+	watch := s.Backend.Watch(ctx, store.Prefix(prefix), revision+1)
 	for {
 		select {
 		case m, ok := <-watch.Messages():

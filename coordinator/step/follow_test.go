@@ -94,7 +94,7 @@ func TestOnlyTheAttemptThatRunsIsShown(t *testing.T) {
 // worker shows what an attempt has written whenever it sees a mark, as a worker does.
 func (s *shelf) worker(ctx context.Context, t *Taken, text func() string) (asked *int) {
 	asked = new(int)
-	watch := s.Backend.Watch(ctx, s.Keys.Followers(), 1)
+	watch := s.Backend.Watch(ctx, store.Prefix(s.Keys.Followers()), 1)
 	go func() {
 		for m := range watch.Messages() {
 			for _, ev := range m.Events {

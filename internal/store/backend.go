@@ -20,9 +20,9 @@ type Backend interface {
 	Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error)
 	// Range reads keys.
 	Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error)
-	// Watch follows every key under prefix, from revision from on. The watch
-	// ends when ctx does, or after a message with Err; then its channel closes.
-	Watch(ctx context.Context, prefix string, from int64) Watch
+	// Watch follows every key of a range, from revision from on. The watch ends
+	// when ctx does, or after a message with Err; then its channel closes.
+	Watch(ctx context.Context, keys KeyRange, from int64) Watch
 	// Grant makes a lease; the time to live granted can be longer than asked.
 	Grant(ctx context.Context, ttl time.Duration) (LeaseID, time.Duration, error)
 	// Renew restarts a lease and returns its time to live. A lease that is gone

@@ -217,7 +217,7 @@ func TestAWatchDeliversFromARevisionOn(t *testing.T) {
 	if _, err := c.Txn(ctx, putReq("/b/p/2", "", 0)); err != nil {
 		t.Fatal(err)
 	}
-	w := c.Watch(ctx, "/b/p/", first.Header.Revision+1)
+	w := c.Watch(ctx, store.Prefix("/b/p/"), first.Header.Revision+1)
 	if m := watched(t, w); string(m.Events[0].Kv.Key) != "/b/p/2" || m.Revision != first.Header.Revision+1 {
 		t.Errorf("delivered %v at %d", m.Events, m.Revision)
 	}
@@ -285,7 +285,7 @@ func TestAWatchOfWhatIsCompactedSaysSo(t *testing.T) {
 	if _, err := etcdctl(t, srv.Endpoint()).Compact(ctx, rev); err != nil {
 		t.Fatal(err)
 	}
-	m, ok := <-c.Watch(ctx, "/b/p/", 2).Messages()
+	m, ok := <-c.Watch(ctx, store.Prefix("/b/p/"), 2).Messages()
 	if !ok || !errors.Is(m.Err, store.ErrCompacted) {
 		t.Errorf("%+v", m)
 	}
@@ -298,7 +298,7 @@ func TestAWatchOfWhatIsCompactedSaysSo(t *testing.T) {
 
 func TestAnAbandonedWatchEnds(t *testing.T) {
 	c := embedtest.Client(t, embedtest.New(t))
-	w := c.Watch(t.Context(), "/b/", 1)
+	w := c.Watch(t.Context(), store.Prefix("/b/"), 1)
 	w.Abandon()
 	for range w.Messages() {
 	}

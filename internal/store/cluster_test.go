@@ -208,7 +208,7 @@ var operations = map[string]func(ctx context.Context, c *store.Client) error{
 	"watch": func(ctx context.Context, c *store.Client) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		w := c.Watch(ctx, "/b/", 11)
+		w := c.Watch(ctx, store.Prefix("/b/"), 11)
 		w.RequestProgress()
 		m, ok := <-w.Messages()
 		if !ok {

@@ -71,7 +71,7 @@ func TestWorkGoesOnWithAnotherEndpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := c.Watch(ctx, "/b/", first.Header.Revision)
+	w := c.Watch(ctx, store.Prefix("/b/"), first.Header.Revision)
 	watched(t, w)
 
 	m.Kill(0) // the one that all work goes to
@@ -79,7 +79,7 @@ func TestWorkGoesOnWithAnotherEndpoint(t *testing.T) {
 	until(t, func(ctx context.Context) error { _, err := c.Txn(ctx, putReq("/b/2", "", lease)); return err })
 	until(t, func(ctx context.Context) error { _, err := c.Renew(ctx, lease); return err })
 	until(t, func(ctx context.Context) error { _, err := c.Range(ctx, getReq("/b/2")); return err })
-	if m := watched(t, c.Watch(ctx, "/b/", first.Header.Revision+1)); string(m.Events[0].Kv.Key) != "/b/2" {
+	if m := watched(t, c.Watch(ctx, store.Prefix("/b/"), first.Header.Revision+1)); string(m.Events[0].Kv.Key) != "/b/2" {
 		t.Errorf("the next watch delivers %v", m.Events)
 	}
 	if n := until(t, func(ctx context.Context) error { _, err := c.Txn(ctx, putReq("/b/3", "", lease)); return err }); n != 0 {
@@ -114,12 +114,12 @@ func TestAFrozenEndpointIsLeftAfterOneDeadline(t *testing.T) {
 			t.Errorf("%s: %d more tries went to the frozen endpoint", name, n)
 		}
 	}
-	w := c.Watch(t.Context(), "/b/", 1) // does not wait for the endpoint
+	w := c.Watch(t.Context(), store.Prefix("/b/"), 1) // does not wait for the endpoint
 	w.RequestProgress()
 	w.Abandon()
 	for range w.Messages() {
 	}
-	watched(t, c.Watch(t.Context(), "/b/", 1))
+	watched(t, c.Watch(t.Context(), store.Prefix("/b/"), 1))
 }
 
 // blackHole listens and answers nothing.

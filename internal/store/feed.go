@@ -46,13 +46,13 @@ type FeedMessage struct {
 	History uint64
 }
 
-// Feed reads a prefix at one revision and follows it from the next, for as long
+// Feed reads a range of keys at one revision and follows it from the next, for as long
 // as it runs. A watch that breaks or falls silent is resumed after the last revision
 // that was delivered, through another endpoint. Only if the events in between can't be
 // had, or may be of another history, does the feed read everything again.
 type Feed struct {
 	backend  Backend
-	prefix   string
+	keys     KeyRange
 	log      hclog.Logger
 	resynced func()
 	read     func(context.Context) (Snapshot, error) // everything
@@ -69,12 +69,17 @@ type Feed struct {
 // NewFeed returns a feed of everything under prefix. Function resynced is called
 // each time the feed has read everything again, the first time excepted.
 func NewFeed(b Backend, prefix string, log hclog.Logger, resynced func()) *Feed {
+	return NewRangeFeed(b, Prefix(prefix), log, resynced)
+}
+
+// NewRangeFeed is [NewFeed] of a range of keys.
+func NewRangeFeed(b Backend, keys KeyRange, log hclog.Logger, resynced func()) *Feed {
 	return &Feed{
 		backend:  b,
-		prefix:   prefix,
+		keys:     keys,
 		log:      log,
 		resynced: resynced,
-		read:     func(ctx context.Context) (Snapshot, error) { return ReadAll(ctx, b, prefix) },
+		read:     func(ctx context.Context) (Snapshot, error) { return ReadRange(ctx, b, keys) },
 		messages: make(chan FeedMessage),
 		progress: make(chan struct{}, 1),
 	}
@@ -95,7 +100,7 @@ func NewChanges(b Backend, prefix string, revision int64, log hclog.Logger) *Fee
 	f := NewFeedAfter(b, prefix, revision, log, func() {})
 	f.read = func(ctx context.Context) (Snapshot, error) {
 		history := b.History()
-		resp, err := b.Range(ctx, &pb.RangeRequest{Key: []byte(prefix), KeysOnly: true})
+		resp, err := b.Range(ctx, &pb.RangeRequest{Key: []byte(f.keys.Key), KeysOnly: true})
 		if err != nil {
 			return Snapshot{}, err
 		}
@@ -128,10 +133,10 @@ func (f *Feed) Run(ctx context.Context) error {
 		}
 		wait := pause.NextBackOff()
 		if lost := f.lost(err); lost != nil && f.reason == nil {
-			f.log.Info("reading everything again from etcd", "prefix", f.prefix, "reason", err)
+			f.log.Info("reading everything again from etcd", "keys", f.keys.String(), "reason", err)
 			f.reason, wait = lost, rand.N(readJitter)
 		} else {
-			f.log.Debug("trying again to follow etcd", "prefix", f.prefix, "reason", err)
+			f.log.Debug("trying again to follow etcd", "keys", f.keys.String(), "reason", err)
 		}
 		select {
 		case <-time.After(wait):
@@ -179,7 +184,7 @@ func (f *Feed) start(ctx context.Context) error {
 func (f *Feed) present(ctx context.Context, timeout time.Duration) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	resp, err := f.backend.Range(ctx, &pb.RangeRequest{Key: []byte(f.prefix), KeysOnly: true})
+	resp, err := f.backend.Range(ctx, &pb.RangeRequest{Key: []byte(f.keys.Key), KeysOnly: true})
 	if err != nil {
 		return 0, err
 	}
@@ -201,7 +206,7 @@ func (f *Feed) sameHistory() error {
 func (f *Feed) follow(ctx context.Context, healthy func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watch := f.backend.Watch(ctx, f.prefix, f.at+1)
+	watch := f.backend.Watch(ctx, f.keys, f.at+1)
 	quiet := true // the watch has delivered nothing yet
 	s := newSilence()
 	defer s.timer.Stop()

@@ -38,9 +38,9 @@ type countedWatch struct {
 	of *counted
 }
 
-func (b *counted) Watch(ctx context.Context, prefix string, from int64) store.Watch {
+func (b *counted) Watch(ctx context.Context, keys store.KeyRange, from int64) store.Watch {
 	b.watches.Add(1)
-	return countedWatch{b.Backend.Watch(ctx, prefix, from), b}
+	return countedWatch{b.Backend.Watch(ctx, keys, from), b}
 }
 
 func (w countedWatch) RequestProgress() {

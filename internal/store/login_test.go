@@ -386,10 +386,10 @@ func TestALoginThatEtcdForgetsIsRenewed(t *testing.T) {
 		}
 		forgetLogins(t, srv.Endpoint())
 		// A watch can't be opened then, and the next one can.
-		if m := <-c.Watch(long(t), "/berth/", 1).Messages(); !errors.Is(m.Err, store.ErrTokenExpired) {
+		if m := <-c.Watch(long(t), store.Prefix("/berth/"), 1).Messages(); !errors.Is(m.Err, store.ErrTokenExpired) {
 			t.Errorf("a watch with a login that is unknown: %v", m.Err)
 		}
-		watched(t, c.Watch(long(t), "/berth/", 1))
+		watched(t, c.Watch(long(t), store.Prefix("/berth/"), 1))
 	}
 }
 

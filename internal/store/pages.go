@@ -125,7 +125,7 @@ func nextPage(limit, most int, kvs []*mvccpb.KeyValue) int {
 // SizeOf returns how many bytes a key and its value have.
 func SizeOf(kv *mvccpb.KeyValue) int { return len(kv.Key) + len(kv.Value) }
 
-// Snapshot is everything under a prefix at one revision.
+// Snapshot is all keys of a range at one revision.
 type Snapshot struct {
 	KVs      []*mvccpb.KeyValue
 	Revision int64
@@ -137,9 +137,14 @@ type Snapshot struct {
 	Reason error
 }
 
+// ReadRange reads all keys of a range at one revision, in pages.
+func ReadRange(ctx context.Context, b Backend, keys KeyRange) (Snapshot, error) {
+	return readAll(ctx, b, Pages{From: keys.Key, End: []byte(keys.End)})
+}
+
 // ReadAll reads everything under prefix at one revision, in pages.
 func ReadAll(ctx context.Context, b Backend, prefix string) (Snapshot, error) {
-	return readAll(ctx, b, Pages{Prefix: prefix})
+	return ReadRange(ctx, b, Prefix(prefix))
 }
 
 // ReadAt reads everything under prefix as it was at a revision; 0 is the present one. A

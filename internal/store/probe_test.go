@@ -95,7 +95,7 @@ func TestAProbeFindsTheEndpointThatAnswers(t *testing.T) {
 	if _, err := c.Txn(long(t), putReq("/berth/k", "", id)); err != nil {
 		t.Error(err)
 	}
-	watched(t, c.Watch(long(t), "/berth/", 1))
+	watched(t, c.Watch(long(t), store.Prefix("/berth/"), 1))
 }
 
 // withUsers switches an etcd's users on: root, and berth, who may do everything
@@ -181,7 +181,7 @@ func TestADeadEndpointKeepsNoUserOut(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 	until(t, func(ctx context.Context) error { _, err := c.Txn(ctx, putReq("/berth/k", "", 0)); return err })
-	watched(t, c.Watch(long(t), "/berth/", 1))
+	watched(t, c.Watch(long(t), store.Prefix("/berth/"), 1))
 }
 
 // poolOf returns a pool with the authority of a file.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
@@ -16,9 +17,9 @@ func TestAWatchOfTheFutureDoesNotHoldUpTheProgressOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := first.Header.Revision
-	future := c.Watch(t.Context(), "/b/future/", now+1)
+	future := c.Watch(t.Context(), store.Prefix("/b/future/"), now+1)
 	defer future.Abandon()
-	present := c.Watch(t.Context(), "/b/p/", now)
+	present := c.Watch(t.Context(), store.Prefix("/b/p/"), now)
 	defer present.Abandon()
 	watched(t, present)
 	ask := time.NewTicker(5 * time.Millisecond)

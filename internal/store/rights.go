@@ -39,10 +39,11 @@ func rightsOn(write bool, prefixes []string) (all []Right) {
 
 // String returns what the right allows, and on which keys.
 func (r Right) String() string {
+	keys := KeyRange{r.key, r.end}.String()
 	if r.write {
-		return "write " + r.key
+		return "write " + keys
 	}
-	return "read " + r.key
+	return "read " + keys
 }
 
 // last is the end of a range that has no end, behind every key.

@@ -124,7 +124,7 @@ func TestARefusalNamesTheUserAndTheKey(t *testing.T) {
 	_, wrote := c.Txn(long(t), nested)
 	_, compared := c.Txn(long(t), &pb.TxnRequest{Compare: []*pb.Compare{store.NonePutSince("/else/", 1)}, Success: []*pb.RequestOp{store.Put("/berth/k", nil, 0)}})
 	_, read := store.ReadAll(long(t), c, "/else/")
-	watch := <-c.Watch(long(t), "/else/", 1).Messages()
+	watch := <-c.Watch(long(t), store.Prefix("/else/"), 1).Messages()
 	for says, err := range map[string]error{"write /else/": wrote, "read /else/": errors.Join(compared, read, watch.Err)} {
 		mustSay(t, err, store.ErrDenied, `user "berth" of etcd has no right to `+says)
 	}

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Watch follows a prefix through one endpoint, and asks that endpoint to end
+// Watch follows a range of keys through one endpoint, and asks that endpoint to end
 // the watch when it has lost its leader.
-func (c *Client) Watch(ctx context.Context, prefix string, from int64) Watch {
+func (c *Client) Watch(ctx context.Context, keys KeyRange, from int64) Watch {
 	conn, at := c.pick(&c.watches)
 	// etcd's client has one stream for each set of metadata, and etcd tells no
 	// progress on a stream while one of its watches begins at a revision that is
@@ -33,7 +33,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from int64) Watch {
 		messages: make(chan WatchMessage),
 		ask:      make(chan struct{}, 1),
 	}
-	go w.run(prefix, from)
+	go w.run(keys, from)
 	go w.askProgress()
 	return w
 }
@@ -82,7 +82,7 @@ func (w *clientWatch) Abandon() {
 
 // run opens the watch, which a dead endpoint holds up for as long as it likes,
 // and passes on what it delivers.
-func (w *clientWatch) run(prefix string, from int64) {
+func (w *clientWatch) run(keys KeyRange, from int64) {
 	defer close(w.messages)
 	defer w.cancel()
 	token, err := w.client.login.get(w.ctx)
@@ -93,14 +93,14 @@ func (w *clientWatch) run(prefix string, from int64) {
 		w.send(WatchMessage{Err: fmt.Errorf("watch: %w", err)})
 		return
 	}
-	events := w.conn.Watch(w.ctx, prefix,
-		clientv3.WithRange(string(RangeEnd(prefix))),
+	events := w.conn.Watch(w.ctx, keys.Key,
+		clientv3.WithRange(keys.End),
 		clientv3.WithRev(from))
 	for r := range events {
 		m := WatchMessage{Err: classify("watch", r.Err())}
 		switch {
 		case m.Err != nil:
-			m.Err = w.client.explain(w.ctx, m.Err, func() []Right { return ReadRights(prefix) })
+			m.Err = w.client.explain(w.ctx, m.Err, func() []Right { return []Right{{false, keys.Key, keys.End}} })
 			w.failed(m.Err)
 			if w.client.login != nil && expiredBy(m.Err) {
 				w.client.login.expired(token)

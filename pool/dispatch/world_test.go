@@ -137,7 +137,7 @@ func (w *queueWorld) takeRole() {
 
 // readAll opens the watch of a dispatcher and reads all, at a revision that may be later.
 func (w *queueWorld) readAll(c *chair) {
-	c.follow = w.etcd.Follow(w.keys.Prefix(), 0)
+	c.follow = w.etcd.Follow(store.Prefix(w.keys.Prefix()), 0)
 	c.read = nil
 	w.idle(w.IntN(3))
 	l := Listing{Revision: w.etcd.Revision(), All: true}

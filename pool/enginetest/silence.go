@@ -31,11 +31,11 @@ func (s *silencer) fall() {
 }
 
 // Watch opens a watch.
-func (s *silencer) Watch(ctx context.Context, prefix string, from int64) store.Watch {
+func (s *silencer) Watch(ctx context.Context, keys store.KeyRange, from int64) store.Watch {
 	s.mu.Lock()
 	silent := s.now
 	s.mu.Unlock()
-	w := &silentWatch{Watch: s.Backend.Watch(ctx, prefix, from), messages: make(chan store.WatchMessage)}
+	w := &silentWatch{Watch: s.Backend.Watch(ctx, keys, from), messages: make(chan store.WatchMessage)}
 	go w.pass(ctx, silent)
 	return w
 }

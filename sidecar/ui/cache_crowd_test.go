@@ -56,9 +56,9 @@ func (c *counting) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, 
 	return c.Backend.Txn(ctx, r)
 }
 
-func (c *counting) Watch(ctx context.Context, prefix string, from int64) store.Watch {
-	c.count("watch", []byte(prefix), nil)
-	return c.Backend.Watch(ctx, prefix, from)
+func (c *counting) Watch(ctx context.Context, keys store.KeyRange, from int64) store.Watch {
+	c.count("watch", []byte(keys.Key), nil)
+	return c.Backend.Watch(ctx, keys, from)
 }
 
 // taken returns what was counted since it was last called.

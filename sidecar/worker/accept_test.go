@@ -469,7 +469,7 @@ func TestWhatHasNoLimitTouchesNoSlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	watch := y.runs.Backend.Watch(t.Context(), pools, before.Revision+1)
+	watch := y.runs.Backend.Watch(t.Context(), store.Prefix(pools), before.Revision+1)
 	y.submit("r", fan("task", 20, 0, ofTask("resize")), fan("plain", 20, 0))
 	y.is("r", run.Succeeded)
 	y.pool("last", 1)

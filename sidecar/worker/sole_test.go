@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/store"
 )
 
 // asks waits until a worker has asked for the slots of so many instances.
@@ -88,7 +89,7 @@ func (y *yard) active(host string, ends int) (most int) {
 	defer cancel()
 	has := map[string]bool{}
 	ended := 0
-	for m := range y.runs.Backend.Watch(ctx, y.runs.Keys.Active(host), 1).Messages() {
+	for m := range y.runs.Backend.Watch(ctx, store.Prefix(y.runs.Keys.Active(host)), 1).Messages() {
 		for n, ev := range m.Events {
 			if ev.Type == mvccpb.Event_DELETE {
 				delete(has, string(ev.Kv.Key))

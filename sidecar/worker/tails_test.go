@@ -47,7 +47,7 @@ func (y *yard) logs(id store.StepID) (all []*step.Log) {
 	if now.Revision == 1 {
 		return nil
 	}
-	watch := y.runs.Backend.Watch(y.t.Context(), y.runs.Keys.Log(id), 1)
+	watch := y.runs.Backend.Watch(y.t.Context(), store.Prefix(y.runs.Keys.Log(id)), 1)
 	// It is over where the last write is, or, if there is none, where a write of ours is.
 	end := store.Put(y.runs.Keys.Log(id)+"/end", nil, 0)
 	rev, err := store.Commit(y.t.Context(), y.runs.Backend, nil, end)

@@ -97,7 +97,7 @@ func TestCloseDoesNotWaitForClients(t *testing.T) {
 			s := embedtest.New(t, func(c *embed.Config) { c.TLS = tls })
 			c := dial(t, s, authority, nil)
 			rev := put(t, c, "k", "v")
-			w := c.Watch(t.Context(), "k", rev)
+			w := c.Watch(t.Context(), store.Prefix("k"), rev)
 			if m := <-w.Messages(); m.Err != nil {
 				t.Fatal(m.Err)
 			}

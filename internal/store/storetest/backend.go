@@ -93,7 +93,7 @@ func (b *Backend) Restore(e *Etcd) {
 	for c := range h.clients {
 		c.restored = c.restored || e.Revision() < h.etcd.Revision()
 		for w := range c.watches {
-			w.follower = e.Follow(string(w.follower.prefix), w.follower.next)
+			w.follower = e.Follow(w.follower.keys, w.follower.next)
 		}
 	}
 	h.etcd, h.notified, h.clock = e, e.Revision(), time.Now()

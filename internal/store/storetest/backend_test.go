@@ -72,7 +72,9 @@ func TestARequestToAnotherClusterIsRefusedAndNotCarriedOut(t *testing.T) {
 			_, err := b.TimeToLive(ctx, 1)
 			return err
 		},
-		"watch": func(ctx context.Context, b *Backend) error { return expectMessage(b.Watch(ctx, "a", 2)).Err },
+		"watch": func(ctx context.Context, b *Backend) error {
+			return expectMessage(b.Watch(ctx, store.Prefix("a"), 2)).Err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *Backend) {
@@ -119,7 +121,7 @@ func expectMessage(w store.Watch) store.WatchMessage {
 func TestLeasesEndByTheClock(t *testing.T) {
 	bubble(t, func(t *testing.T, b *Backend) {
 		ctx := t.Context()
-		w := b.Watch(ctx, "a", 2)
+		w := b.Watch(ctx, store.Prefix("a"), 2)
 		id, ttl, err := b.Grant(ctx, 5*time.Second)
 		must(t, err)
 		_, err = b.Txn(ctx, always(putOn("a", int64(id))))
@@ -180,7 +182,7 @@ func TestAWatchCatchesUpAndFollows(t *testing.T) {
 			_, err := b.Txn(ctx, always(put("a")))
 			must(t, err)
 		}
-		w := b.Watch(ctx, "a", 2)
+		w := b.Watch(ctx, store.Prefix("a"), 2)
 		if m := expect(t, w); m.Revision != 3 || len(m.Events) != 2 {
 			t.Errorf("caught up with %+v", m)
 		}
@@ -217,16 +219,16 @@ func TestAWatchEndsWhenAbandonedCompactedOrBroken(t *testing.T) {
 		}
 		b.Do(func(e *Etcd) { must(t, e.Compact(4)) })
 
-		abandoned := b.Watch(ctx, "a", 5)
+		abandoned := b.Watch(ctx, store.Prefix("a"), 5)
 		abandoned.Abandon()
 		if _, ok := <-abandoned.Messages(); ok {
 			t.Error("an abandoned watch delivers")
 		}
-		compacted := b.Watch(ctx, "a", 2)
+		compacted := b.Watch(ctx, store.Prefix("a"), 2)
 		if m := expect(t, compacted); !errors.Is(m.Err, store.ErrCompacted) {
 			t.Errorf("compacted: %+v", m)
 		}
-		broken := b.Watch(ctx, "a", 5)
+		broken := b.Watch(ctx, store.Prefix("a"), 5)
 		b.Freeze()
 		b.BreakWatches(store.ErrUnavailable)
 		if m := expect(t, broken); !errors.Is(m.Err, store.ErrUnavailable) {
@@ -243,7 +245,7 @@ func TestAWatchEndsWhenAbandonedCompactedOrBroken(t *testing.T) {
 func TestAFrozenWatchWaitsAndLosesNothingButProgress(t *testing.T) {
 	bubble(t, func(t *testing.T, b *Backend) {
 		ctx := t.Context()
-		frozen, other := b.Watch(ctx, "", 2), b.Peer().Watch(ctx, "", 2)
+		frozen, other := b.Watch(ctx, store.Prefix(""), 2), b.Peer().Watch(ctx, store.Prefix(""), 2)
 		b.Freeze()
 		for range 2 {
 			_, err := b.Txn(ctx, always(put("a")))
@@ -272,7 +274,7 @@ func TestAFrozenWatchWaitsAndLosesNothingButProgress(t *testing.T) {
 func TestAClientThatIsDownIsAloneWithIt(t *testing.T) {
 	bubble(t, func(t *testing.T, b *Backend) {
 		ctx, peer := t.Context(), b.Peer()
-		w := b.Watch(ctx, "", 2)
+		w := b.Watch(ctx, store.Prefix(""), 2)
 		id, _, err := b.Grant(ctx, 5*time.Second)
 		must(t, err)
 		_, err = b.Txn(ctx, always(putOn("a", int64(id))))
@@ -298,7 +300,7 @@ func TestAClientThatIsDownIsAloneWithIt(t *testing.T) {
 
 func TestAClosedClientRefuses(t *testing.T) {
 	bubble(t, func(t *testing.T, b *Backend) {
-		w := b.Watch(t.Context(), "", 2)
+		w := b.Watch(t.Context(), store.Prefix(""), 2)
 		other := b.Peer()
 		other.Close()
 		other.Close()
@@ -306,7 +308,7 @@ func TestAClosedClientRefuses(t *testing.T) {
 		if _, ok := <-w.Messages(); ok {
 			t.Error("a watch outlives its client")
 		}
-		if _, ok := <-b.Watch(t.Context(), "", 2).Messages(); ok {
+		if _, ok := <-b.Watch(t.Context(), store.Prefix(""), 2).Messages(); ok {
 			t.Error("a watch is opened by a closed client")
 		}
 		if _, err := b.Txn(t.Context(), always()); !errors.Is(err, store.ErrUnavailable) {
@@ -325,7 +327,7 @@ func TestManyGoroutinesShareAnEtcd(t *testing.T) {
 			defer client.Close()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			w := client.Watch(ctx, "a", 2)
+			w := client.Watch(ctx, store.Prefix("a"), 2)
 			for range 50 {
 				id, _, err := client.Grant(ctx, time.Hour)
 				if err != nil {

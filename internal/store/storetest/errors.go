@@ -32,6 +32,7 @@ var (
 	errTTLTooLarge   = refusal("grant lease", nil, rpctypes.ErrGRPCLeaseTTLTooLarge)
 	errLease         = refusal("lease", store.ErrLeaseNotFound, rpctypes.ErrGRPCLeaseNotFound)
 	errWatchCompact  = refusal("watch", store.ErrCompacted, rpctypes.ErrGRPCCompacted)
+	errWatchEmpty    = refusal("watch", nil, errors.New("mvcc: watcher range is empty"))
 	errCompactAgain  = refusal("compact", store.ErrCompacted, rpctypes.ErrGRPCCompacted)
 	errCompactFuture = refusal("compact", nil, rpctypes.ErrGRPCFutureRev)
 )

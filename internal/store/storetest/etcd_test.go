@@ -59,7 +59,7 @@ func TestARestoreBringsBackKeysAndLeasesAtALaterRevision(t *testing.T) {
 	txn(store.Put("/kept", []byte("1"), id)) // at revision 2
 	e.Advance(9 * time.Second)
 	s := e.Save()
-	f := e.Follow("/", 2)
+	f := e.Follow(store.Prefix("/"), 2)
 	f.Next(1)
 	if err := e.Revoke(id); err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestARestoreBringsBackKeysAndLeasesAtALaterRevision(t *testing.T) {
 	if m, ok := f.Next(1); !ok || m.Err == nil {
 		t.Errorf("the watch goes on: %v, %v", m, ok)
 	}
-	after := e.Follow("/", e.Revision()+1)
+	after := e.Follow(store.Prefix("/"), e.Revision()+1)
 	if m, ok := after.Next(1); ok {
 		t.Errorf("a new watch begins with %v", m)
 	}

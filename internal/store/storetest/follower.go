@@ -1,28 +1,32 @@
 package storetest
 
 import (
-	"bytes"
-
 	"github.com/berthhq/berth/internal/store"
 )
 
 // Follower is one watch on an [Etcd]. It remembers how far it has read; what it
 // has not read yet waits, however long.
 type Follower struct {
-	etcd   *Etcd
-	prefix []byte
-	start  int64 // 0 for a watch from now on
-	// Nothing from next on was read. Revisions that don't touch the prefix need
+	etcd  *Etcd
+	keys  store.KeyRange
+	start int64 // 0 for a watch from now on
+	// Nothing from next on was read. Revisions that don't touch the range need
 	// no reading.
 	next int64
 	// behind: a compaction took what should be read next.
 	behind, failed bool
+	// empty: etcd refuses a watch of a range that has no key.
+	empty bool
 }
 
-// Follow starts a watch of everything under prefix, from revision from on. 0 is
-// from now on.
-func (e *Etcd) Follow(prefix string, from int64) *Follower {
-	f := &Follower{etcd: e, prefix: []byte(prefix), start: from, next: from}
+// Follow starts a watch of a range of keys, from revision from on. 0 is from now
+// on.
+func (e *Etcd) Follow(keys store.KeyRange, from int64) *Follower {
+	if keys.Key == "" {
+		keys.Key = "\x00" // as etcd has it for watches
+	}
+	f := &Follower{etcd: e, keys: keys, start: from, next: from}
+	f.empty = keys.End != "" && keys.End != "\x00" && keys.End <= keys.Key
 	if from == 0 {
 		f.next = e.rev + 1
 	}
@@ -30,18 +34,22 @@ func (e *Etcd) Follow(prefix string, from int64) *Follower {
 	return f
 }
 
-// Next reads up to limit revisions that touch the prefix and returns their
+// Next reads up to limit revisions that touch the range and returns their
 // events as one message; false if there are none. A revision is never split. An
 // error in the message is the end: Next returns false ever after.
 func (f *Follower) Next(limit int) (store.WatchMessage, bool) {
 	var m store.WatchMessage
 	for ; limit > 0 && f.pending(); limit-- {
+		if f.empty {
+			f.failed = true
+			return store.WatchMessage{Err: errWatchEmpty}, true
+		}
 		if f.behind {
 			f.failed = true
 			return store.WatchMessage{Err: errWatchCompact}, true
 		}
 		r := f.etcd.from(f.next)[0]
-		evs := eventsUnder(r.Events, f.prefix)
+		evs := eventsIn(r.Events, f.keys)
 		if m.Events == nil {
 			m.Events = evs
 		} else {
@@ -65,7 +73,7 @@ func (f *Follower) Progress() (store.WatchMessage, bool) {
 }
 
 // Lag returns how many revisions wait from the first one on that touches the
-// prefix; 0 if there is nothing to read.
+// range; 0 if there is nothing to read.
 func (f *Follower) Lag() int64 {
 	if !f.pending() {
 		return 0
@@ -74,16 +82,16 @@ func (f *Follower) Lag() int64 {
 }
 
 // pending reports whether events, or an error, wait to be read. It moves next to
-// the first revision that touches the prefix.
+// the first revision that touches the range.
 func (f *Follower) pending() bool {
 	if f.next < min(f.etcd.opts.Revision, f.etcd.compacted) {
 		f.behind = true // the store was restored
 	}
-	if f.failed || f.behind {
-		return f.behind && !f.failed
+	if f.failed || f.behind || f.empty {
+		return !f.failed
 	}
 	for _, r := range f.etcd.from(f.next) {
-		if touches(r, f.prefix) {
+		if touches(r, f.keys) {
 			f.behind = f.next < f.etcd.compacted
 			return true
 		}
@@ -92,9 +100,9 @@ func (f *Follower) pending() bool {
 	return false
 }
 
-func touches(r Revision, prefix []byte) bool {
+func touches(r Revision, keys store.KeyRange) bool {
 	for _, ev := range r.Events {
-		if bytes.HasPrefix(ev.Kv.Key, prefix) {
+		if keys.Contains(ev.Kv.Key) {
 			return true
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 func TestAFollowerReadsInChunksOfWholeRevisions(t *testing.T) {
 	e := New(Options{})
-	f := e.Follow("a", 2)
+	f := e.Follow(store.Prefix("a"), 2)
 	write(t, e, put("a1"), put("b"), put("a2"))
 	write(t, e, put("b"))
 	write(t, e, put("a1"))
@@ -47,7 +47,7 @@ func TestAFollowerReadsInChunksOfWholeRevisions(t *testing.T) {
 func TestAFollowerFromNowOnSeesNoPast(t *testing.T) {
 	e := New(Options{})
 	write(t, e, put("a"))
-	f := e.Follow("", 0)
+	f := e.Follow(store.Prefix(""), 0)
 	if m, ok := f.Progress(); !ok || m.Revision != 2 {
 		t.Errorf("progress is %v, %t", m, ok)
 	}
@@ -59,7 +59,7 @@ func TestAFollowerFromNowOnSeesNoPast(t *testing.T) {
 
 func TestAFollowerOfTheNextRevisionGetsNoProgressBeforeIt(t *testing.T) {
 	e := New(Options{})
-	f := e.Follow("a", e.Revision()+1)
+	f := e.Follow(store.Prefix("a"), e.Revision()+1)
 	if m, ok := f.Progress(); ok {
 		t.Errorf("progress is %v", m)
 	}
@@ -71,13 +71,13 @@ func TestAFollowerOfTheNextRevisionGetsNoProgressBeforeIt(t *testing.T) {
 
 func TestCompactionEndsAFollowerThatMissesEvents(t *testing.T) {
 	e := New(Options{})
-	behind, idle, late := e.Follow("a", 2), e.Follow("b", 2), e.Follow("a", 5)
+	behind, idle, late := e.Follow(store.Prefix("a"), 2), e.Follow(store.Prefix("b"), 2), e.Follow(store.Prefix("a"), 5)
 	write(t, e, put("a"))
 	write(t, e, put("a"))
 	write(t, e, put("a"))
 	must(t, e.Compact(4))
-	opened := e.Follow("b", 3)
-	for name, f := range map[string]*Follower{"one with events to read": behind, "one that is opened too late": opened, "one before all": e.Follow("", -1)} {
+	opened := e.Follow(store.Prefix("b"), 3)
+	for name, f := range map[string]*Follower{"one with events to read": behind, "one that is opened too late": opened, "one before all": e.Follow(store.Prefix(""), -1)} {
 		if _, ok := f.Progress(); ok {
 			t.Errorf("%s gets progress", name)
 		}
@@ -101,7 +101,7 @@ func TestCompactionEndsAFollowerThatMissesEvents(t *testing.T) {
 func TestAFollowerDeliversEverythingOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := New(Options{})
-		f := e.Follow("b", 2)
+		f := e.Follow(store.Prefix("b"), 2)
 		var got []Revision
 		take := func(limit int) {
 			m, ok := f.Next(limit)

@@ -1,10 +1,11 @@
 package storetest
 
 import (
-	"bytes"
 	"fmt"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // Revision is what one transaction, or the end of one lease, changed.
@@ -46,9 +47,10 @@ func (e *Etcd) Since(prefix string, from int64) ([]Revision, error) {
 	if from < max(0, e.compacted) {
 		return nil, errWatchCompact
 	}
+	keys := store.Prefix(prefix)
 	var all []Revision
 	for _, r := range e.from(from) {
-		if evs := eventsUnder(r.Events, []byte(prefix)); len(evs) > 0 {
+		if evs := eventsIn(r.Events, keys); len(evs) > 0 {
 			all = append(all, Revision{Rev: r.Rev, Events: evs})
 		}
 	}
@@ -62,17 +64,17 @@ func (e *Etcd) from(rev int64) []Revision {
 	return e.log[min(skip, int64(len(e.log))):]
 }
 
-// eventsUnder copies the events under a prefix, without what was there before.
-func eventsUnder(events []*mvccpb.Event, prefix []byte) []*mvccpb.Event {
-	var under []*mvccpb.Event
+// eventsIn copies the events of keys in a range, without what was there before.
+func eventsIn(events []*mvccpb.Event, keys store.KeyRange) []*mvccpb.Event {
+	var in []*mvccpb.Event
 	for _, ev := range events {
-		if !bytes.HasPrefix(ev.Kv.Key, prefix) {
+		if !keys.Contains(ev.Kv.Key) {
 			continue
 		}
 		c := &change{}
 		c.event.Type, c.event.Kv = ev.Type, &c.kv
 		copyKV(&c.kv, ev.Kv, make([]byte, 0, len(ev.Kv.Key)+len(ev.Kv.Value)))
-		under = append(under, &c.event)
+		in = append(in, &c.event)
 	}
-	return under
+	return in
 }

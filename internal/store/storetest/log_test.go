@@ -198,7 +198,7 @@ func TestWhatIsReturnedIsACopy(t *testing.T) {
 	spoil(state)
 	since, err := e.Since("", 0)
 	must(t, err)
-	m, _ := e.Follow("", 2).Next(9)
+	m, _ := e.Follow(store.Prefix(""), 2).Next(9)
 	for _, ev := range append(m.Events, since[0].Events...) {
 		if ev.PrevKv != nil {
 			t.Error("a watch tells what was before")

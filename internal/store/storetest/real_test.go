@@ -55,7 +55,7 @@ func newReal(t *testing.T) *real {
 			t.Error(err)
 		}
 	})
-	r.watch = r.client.Watch(r.ctx, "", 1)
+	r.watch = r.client.Watch(r.ctx, store.Prefix(""), 1)
 	// It has to run before the first compaction.
 	resp, err := r.client.Txn(r.ctx, always(put("begin")))
 	must(t, err)

@@ -1,10 +1,14 @@
 package storetest
 
 import (
+	"context"
 	"errors"
+	"sync"
 	"testing"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
 )
@@ -27,7 +31,7 @@ func TestRealEtcdAgreesOnWhenProgressIsSilent(t *testing.T) {
 			must(t, err)
 			from := write(t, e, put("a")) + c.ahead
 
-			f := e.Follow("", from)
+			f := e.Follow(store.Prefix(""), from)
 			f.Next(1)
 			if _, got := f.Progress(); got != c.want {
 				t.Errorf("the stand-in answers: %t, expected %t", got, c.want)
@@ -96,11 +100,11 @@ func TestRealEtcdAgreesOnWatchesOfCompactedRevisions(t *testing.T) {
 	must(t, e.Compact(start+3))
 	for ahead, wantErr := range []error{store.ErrCompacted, store.ErrCompacted, store.ErrCompacted, nil, nil} {
 		from := start + int64(ahead)
-		got := <-r.client.Watch(r.ctx, "", from).Messages()
+		got := <-r.client.Watch(r.ctx, store.Prefix(""), from).Messages()
 		if !errors.Is(got.Err, wantErr) {
 			t.Errorf("from +%d: etcd says %v, expected %v", ahead, got.Err, wantErr)
 		}
-		own, _ := e.Follow("", from).Next(10)
+		own, _ := e.Follow(store.Prefix(""), from).Next(10)
 		if !errors.Is(own.Err, wantErr) {
 			t.Errorf("from +%d: the stand-in says %v, expected %v", ahead, own.Err, wantErr)
 		}
@@ -109,6 +113,75 @@ func TestRealEtcdAgreesOnWatchesOfCompactedRevisions(t *testing.T) {
 		}
 		if describe(got) != describe(own) {
 			t.Errorf("from +%d: etcd delivers\n%s\nthe stand-in\n%s", ahead, describe(got), describe(own))
+		}
+	}
+}
+
+// Every range between some keys is watched over one history: single keys, prefixes, ranges that are none, ranges to the
+// end of all keys, and those that have no key, which etcd refuses.
+func TestRealEtcdAgreesOnWatchesOfRanges(t *testing.T) {
+	r := newReal(t)
+	e := r.begin(t)
+	start := e.Revision()
+	keys := []string{"\x00", "a", "a\xff", "b", "b\x00", "bb", "c", "c\xff", "d", "\xff", "\xff\xff"}
+	do := func(ops ...*pb.RequestOp) {
+		_, err := r.client.Txn(r.ctx, always(ops...))
+		must(t, err)
+		write(t, e, ops...)
+	}
+	for _, key := range keys {
+		do(put(key), put(key+"x"))
+	}
+	do(delRange("a\xff", "c\xff")) // a message that is of several ranges
+	last := e.Revision()
+	own := map[store.KeyRange]string{}
+	refused := 0
+	for _, key := range append(keys, "") {
+		for _, end := range append(keys, "") {
+			of := store.KeyRange{Key: key, End: end}
+			m, _ := e.Follow(of, start+1).Next(100)
+			if own[of] = describeEvents([]Revision{{Events: m.Events}}, start); m.Err != nil {
+				own[of] = m.Err.Error()
+				refused++
+			}
+		}
+	}
+	if refused == 0 || refused > len(own)/2 {
+		t.Errorf("%d of %d ranges are refused", refused, len(own))
+	}
+	var all sync.WaitGroup // etcd takes a while for each, and not more for all
+	for of, want := range own {
+		all.Go(func() {
+			if got := r.watchTo(of, start, last); got != want {
+				t.Errorf("from %q to %q: etcd delivers\n%s\nthe stand-in\n%s", of.Key, of.End, got, want)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// watchTo returns the text of all that a watch of etcd delivers up to a revision, or of its error.
+func (r *real) watchTo(keys store.KeyRange, start, to int64) string {
+	ctx, cancel := context.WithTimeout(r.ctx, 20*time.Second)
+	defer cancel()
+	w := r.client.Watch(ctx, keys, start+1)
+	ask := time.NewTicker(10 * time.Millisecond)
+	defer ask.Stop()
+	var all []*mvccpb.Event
+	for {
+		select {
+		case m, ok := <-w.Messages():
+			if !ok {
+				return "the watch has ended"
+			}
+			if m.Err != nil {
+				return m.Err.Error()
+			}
+			if all = append(all, m.Events...); m.Revision >= to {
+				return describeEvents([]Revision{{Events: all}}, start)
+			}
+		case <-ask.C:
+			w.RequestProgress()
 		}
 	}
 }

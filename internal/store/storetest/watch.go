@@ -26,8 +26,8 @@ type watch struct {
 	broken   error  // ends the watch
 }
 
-// Watch follows every key under prefix from revision from on.
-func (b *Backend) Watch(ctx context.Context, prefix string, from int64) store.Watch {
+// Watch follows every key of a range from revision from on.
+func (b *Backend) Watch(ctx context.Context, keys store.KeyRange, from int64) store.Watch {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{
 		backend:  b,
@@ -38,7 +38,7 @@ func (b *Backend) Watch(ctx context.Context, prefix string, from int64) store.Wa
 	}
 	b.hub.mu.Lock()
 	defer b.hub.mu.Unlock()
-	w.follower, w.cluster = b.hub.etcd.Follow(prefix, from), b.cluster
+	w.follower, w.cluster = b.hub.etcd.Follow(keys, from), b.cluster
 	if b.closed {
 		cancel()
 		close(w.messages)
