@@ -96,6 +96,12 @@ func (k Keys) Places(host, instance string) string {
 	return k.PlacesAll() + host + "/" + instance
 }
 
+// DispatcherRange is the range of all keys that a dispatcher follows, from the first offers to the last key of a pool. It
+// also has what is pending and the places, and nothing else: one watch shows them all in their order.
+func (k Keys) DispatcherRange() store.KeyRange {
+	return store.KeyRange{Key: k.OffersAll(), End: store.Prefix(k.Pools()).End}
+}
+
 // Role is the key of the instance that dispatches.
 func (k Keys) Role() string { return k.Prefix() + "dispatcher/role" }
 
