@@ -45,6 +45,9 @@ type Backend interface {
 
 // Watch is a running watch.
 type Watch interface {
+	// Started is closed when the watch sees everything from then on, or has failed. A watch from revision 0 on delivers what
+	// happens after it has started; what is read then shows all that was there before.
+	Started() <-chan struct{}
 	// Messages are in order and none is skipped. A revision is never split over
 	// two messages.
 	Messages() <-chan WatchMessage

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -31,6 +32,7 @@ func (c *Client) Watch(ctx context.Context, keys KeyRange, from int64) Watch {
 		cancel:   cancel,
 		failed:   func(err error) { c.fail(&c.watches, at, err) },
 		messages: make(chan WatchMessage),
+		started:  make(chan struct{}),
 		ask:      make(chan struct{}, 1),
 	}
 	go w.run(keys, from)
@@ -46,8 +48,12 @@ type clientWatch struct {
 	cancel   context.CancelFunc
 	failed   func(error) // moves later watches to another endpoint
 	messages chan WatchMessage
+	started  chan struct{} // closed when etcd has begun to watch, or can't
 	ask      chan struct{} // coalesces requests for progress
 }
+
+// Started is closed when etcd has begun to watch, or the watch has failed.
+func (w *clientWatch) Started() <-chan struct{} { return w.started }
 
 // Messages ends when the watch does.
 func (w *clientWatch) Messages() <-chan WatchMessage { return w.messages }
@@ -85,6 +91,8 @@ func (w *clientWatch) Abandon() {
 func (w *clientWatch) run(keys KeyRange, from int64) {
 	defer close(w.messages)
 	defer w.cancel()
+	begun := sync.OnceFunc(func() { close(w.started) })
+	defer begun()
 	token, err := w.client.login.get(w.ctx)
 	if err == nil && w.sent.cluster != 0 && IsReplaced(w.ctx, w.sent.cluster) {
 		err = ErrOtherCluster
@@ -95,7 +103,8 @@ func (w *clientWatch) run(keys KeyRange, from int64) {
 	}
 	events := w.conn.Watch(w.ctx, keys.Key,
 		clientv3.WithRange(keys.End),
-		clientv3.WithRev(from))
+		clientv3.WithRev(from)) // which returns when etcd has answered that it watches
+	begun()
 	for r := range events {
 		m := WatchMessage{Err: classify("watch", r.Err())}
 		switch {

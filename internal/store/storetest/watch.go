@@ -49,6 +49,16 @@ func (b *Backend) Watch(ctx context.Context, keys store.KeyRange, from int64) st
 	return w
 }
 
+// started is that of every watch of a [Backend]: it sees everything from its first moment on.
+var started = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// Started is closed.
+func (w *watch) Started() <-chan struct{} { return started }
+
 // Messages ends when the watch does.
 func (w *watch) Messages() <-chan store.WatchMessage { return w.messages }
 
