@@ -23,3 +23,12 @@ func (a awaited[K]) waits(k K, revision int64) bool {
 	}
 	return ok
 }
+
+// age forgets what a view at a revision shows.
+func (a awaited[K]) age(revision int64) {
+	for k, at := range a {
+		if at > 0 && at <= revision {
+			delete(a, k)
+		}
+	}
+}

@@ -116,10 +116,13 @@ func (x *demand) worker() bool { return x.steps > 0 }
 
 // compare ranks demands: the first one is served first.
 func (x *demand) compare(y *demand) int {
-	if c := cmp.Or(cmp.Compare(y.priority, x.priority), x.stamp.Compare(y.stamp), cmp.Compare(x.claim, y.claim)); c != 0 {
+	if x.priority != y.priority {
+		return cmp.Compare(y.priority, x.priority)
+	}
+	if c := x.stamp.Compare(y.stamp); c != 0 {
 		return c
 	}
-	return cmp.Or(cmp.Compare(x.ref.Created, y.ref.Created), cmp.Compare(x.ref.Index, y.ref.Index))
+	return cmp.Or(cmp.Compare(x.claim, y.claim), cmp.Compare(x.ref.Created, y.ref.Created), cmp.Compare(x.ref.Index, y.ref.Index))
 }
 
 // end records that a demand has its slots, or is no longer in etcd.

@@ -183,7 +183,9 @@ func (d *Dispatcher) apply(ev *mvccpb.Event, now time.Duration) {
 	key, deleted := string(ev.Kv.Key), ev.Type == mvccpb.DELETE
 	switch {
 	case strings.HasPrefix(key, d.keys.Pools()):
-		d.applyPool(ev, key, deleted, now)
+		if !d.applyPool(ev, key, deleted, now) {
+			return
+		}
 	case strings.HasPrefix(key, d.keys.OffersAll()):
 		d.applyOffer(ev.Kv, key, deleted, now)
 	case strings.HasPrefix(key, d.keys.Pending("")):
@@ -208,7 +210,8 @@ func (d *Dispatcher) touch() { d.dirty = true }
 // plannedAt records that a plan was made, and when the next one is to be made although nothing has changed.
 func (d *Dispatcher) plannedAt(again bool, at time.Duration) { d.dirty, d.planAt = again, at }
 
-func (d *Dispatcher) applyPool(ev *mvccpb.Event, key string, deleted bool, now time.Duration) {
+// applyPool records a key of a pool. It is false if that changes nothing, since the pool has no demands.
+func (d *Dispatcher) applyPool(ev *mvccpb.Event, key string, deleted bool, now time.Duration) bool {
 	name, rest := d.view.poolOf(key)
 	demands := strings.HasPrefix(rest, "demands/")
 	p := d.view.pools[name]
@@ -217,13 +220,15 @@ func (d *Dispatcher) applyPool(ev *mvccpb.Event, key string, deleted bool, now t
 		if demands && !deleted && isPool(name) {
 			d.view.want(d.view.follow(name))
 		}
+		return false
 	case p.known == reading:
 		if !p.wait(ev) {
 			d.view.want(p)
 		}
+		return false
 	case demands:
 		p.use(now)
-		d.applyDemands(p, ev.Kv, key, deleted)
+		d.applyDemands(p, ev.Kv, key, deleted, now)
 	case deleted:
 		p.delete(d.keys, key)
 	default:
@@ -231,10 +236,11 @@ func (d *Dispatcher) applyPool(ev *mvccpb.Event, key string, deleted bool, now t
 			d.claimed(h)
 		}
 	}
+	return true
 }
 
 // applyDemands records a key of demands that was put or deleted.
-func (d *Dispatcher) applyDemands(p *followed, kv *mvccpb.KeyValue, key string, deleted bool) {
+func (d *Dispatcher) applyDemands(p *followed, kv *mvccpb.KeyValue, key string, deleted bool, now time.Duration) {
 	at, err := d.keys.DemandKey(key)
 	if err != nil {
 		p.ignore(key, err)
@@ -254,6 +260,7 @@ func (d *Dispatcher) applyDemands(p *followed, kv *mvccpb.KeyValue, key string, 
 		p.ignore(key, err)
 		return
 	}
+	p.crowd.add(name.instance, now)
 	is := demandsKey{kv.CreateRevision, w}
 	p.putDemands(name, is)
 	d.changed[batchName{name, is.first(p.name)}] = true
@@ -398,8 +405,25 @@ func (d *Dispatcher) left(o *owner) {
 	d.owners.forget(o)
 }
 
+// Sleep ends that the dispatcher follows pools, if there is nothing to follow: no demands, offers or pending pools for a
+// second, which its sign of life has said. It is to be woken by a listing of all when a key below pending/ is put after the
+// revision that is returned, or its own instance puts a demand.
+func (d *Dispatcher) Sleep(now time.Duration) (revision int64, ok bool) {
+	busy := len(d.owners.all)+len(d.book.keys)+len(d.book.own)+len(d.book.leaving)+len(d.book.foreign) > 0
+	busy = busy || len(d.view.pending)+len(d.pending.await)+len(d.advances.there)+len(d.advances.await) > 0
+	if busy || d.flight != nil || !d.mark.idle(now) || !d.view.complete() {
+		return 0, false
+	}
+	return d.view.sleep(), true
+}
+
+// Asleep reports whether it follows nothing: it has not been shown a listing of all, or it sleeps.
+func (d *Dispatcher) Asleep() bool { return d.view.listed == 0 }
+
 // age forgets pools that have had no demands for a while.
 func (d *Dispatcher) age(now time.Duration) {
+	d.pending.await.age(d.view.revision)
+	d.advances.await.age(d.view.revision)
 	for _, p := range d.view.byIndex {
 		if p == nil || p.known == reading || now-p.used <= forgetAfter {
 			continue

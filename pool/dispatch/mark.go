@@ -43,6 +43,11 @@ func (m *mark) due(demands bool) time.Duration {
 	return m.put + markEvery
 }
 
+// idle reports whether it has said for a second that there are no demands, and the view is current.
+func (m *mark) idle(now time.Duration) bool {
+	return m.placed && !m.demands && now-m.put >= markEvery && !m.stale(now)
+}
+
 // key returns its put, which is sent at a time.
 func (m *mark) key(demands bool, now time.Duration) wire.Mark {
 	m.put, m.demands, m.placed = now, demands, true

@@ -85,7 +85,8 @@ func demandsOf(change func(*Dispatcher, *demand)) func(*Dispatcher, *queueWorld)
 
 func TestEveryRuleIsNeeded(t *testing.T) {
 	for name, m := range map[string]mutant{
-		"the role is compared": {txn: func(_ *queueWorld, t *pb.TxnRequest) { t.Compare = nil }},
+		"a dispatcher that sleeps wakes": {deaf: true},
+		"the role is compared":           {txn: func(_ *queueWorld, t *pb.TxnRequest) { t.Compare = nil }},
 		"a pool that was put again as pending is not ended": {txn: func(_ *queueWorld, t *pb.TxnRequest) {
 			for _, op := range t.Success {
 				if child := op.GetRequestTxn(); child != nil {

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"maps"
 	"slices"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -27,10 +28,13 @@ type pending struct {
 	await awaited[string] // by pool
 	// asked is what demands asked for in the last plan, by pool.
 	asked map[*followed]wait
-	part  bool // the last plan has not seen all demands
+	part  bool          // the last plan has not seen all demands
+	again time.Duration // when a pool that is pending for its crowd is to be checked again
 }
 
-func newPending() pending { return pending{await: awaited[string]{}, asked: map[*followed]wait{}} }
+func newPending() pending {
+	return pending{await: awaited[string]{}, asked: map[*followed]wait{}, again: never}
+}
 
 // reset forgets what was awaited: all was read.
 func (p *pending) reset() { clear(p.await) }
@@ -40,6 +44,12 @@ func (p *pending) ask(of *followed, w wait) { p.asked[of] = max(p.asked[of], w) 
 
 // begin begins a plan.
 func (p *pending) begin() { clear(p.asked); p.part = false }
+
+// check begins a check of pending pools.
+func (p *pending) check() { p.again = never }
+
+// wakeAt has pending pools checked again at a time.
+func (p *pending) wakeAt(at time.Duration) { p.again = min(p.again, at) }
 
 // partly records that a plan ends before it has seen all demands.
 func (p *pending) partly() { p.part = true }
@@ -59,11 +69,18 @@ func (d *Dispatcher) maybeEnded() []string {
 }
 
 // pendingChanges returns which pools become pending, and which stop being so.
-func (d *Dispatcher) pendingChanges() (all []pendingChange) {
+func (d *Dispatcher) pendingChanges(now time.Duration) (all []pendingChange) {
+	d.pending.check()
 	for _, name := range d.maybeEnded() {
 		p := d.view.pools[name]
 		if p != nil && d.pending.asked[p] != free || d.pending.await.waits(name, d.view.revision) {
 			continue
+		}
+		if p != nil {
+			if until, many := p.crowd.many(now); many {
+				d.pending.wakeAt(until)
+				continue
+			}
 		}
 		key := d.keys.Pending(name)
 		all = append(all, pendingChange{name, store.Nest(&pb.TxnRequest{

@@ -62,6 +62,7 @@ type followed struct {
 	unreadable map[string]error
 	ignored    map[string]error // keys of demands that can't be read
 	waiting    counts[*owner]   // demands
+	crowd      crowd
 	used       time.Duration
 }
 

@@ -64,7 +64,7 @@ func (d *Dispatcher) Next(now time.Duration) (*pb.TxnRequest, bool) {
 		f.puts = d.plan(now)
 	}
 	f.advance, f.ends = d.advances.next()
-	f.pending = d.pendingChanges()
+	f.pending = d.pendingChanges(now)
 	f.pending = f.pending[:min(len(f.pending), maxPending)]
 	if demands := d.Demands() > 0; now >= d.mark.due(demands) && !d.mark.stale(now) {
 		f.mark = append(f.mark, d.mark.key(demands, now))
@@ -292,7 +292,7 @@ func (d *Dispatcher) Wake(now time.Duration) time.Duration {
 	if d.lost || d.flight != nil || d.view.listed == 0 {
 		return never
 	}
-	at := min(d.planAt, d.wakeSilent(now), d.mark.due(d.Demands() > 0))
+	at := min(d.planAt, d.pending.again, d.wakeSilent(now), d.mark.due(d.Demands() > 0))
 	if d.dirty {
 		at = now
 	}

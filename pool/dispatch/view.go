@@ -60,6 +60,16 @@ func (v *view) forget(p *followed) {
 // shown records that all events up to a revision were shown.
 func (v *view) shown(revision int64) { v.revision = max(v.revision, revision) }
 
+// sleep forgets all, and returns the revision up to which events were shown.
+func (v *view) sleep() int64 {
+	for _, p := range v.pools {
+		v.forget(p)
+	}
+	v.listed = 0
+	clear(v.places)
+	return v.revision
+}
+
 // begin begins a listing of all at a revision.
 func (v *view) begin(revision int64) {
 	v.revision, v.listed = max(v.revision, revision), revision

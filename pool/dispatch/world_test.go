@@ -57,12 +57,14 @@ type chair struct {
 	resp   *pb.TxnResponse
 	err    error
 	fence  bool
+	asleep bool
 	read   []Listing // on their way
 	offers []wire.Offer
 }
 
 // mutant changes what a dispatcher sees or sends, as if one of its rules were missing.
 type mutant struct {
+	deaf   bool                                  // it does not wake
 	before func(*Dispatcher, *queueWorld)        // each plan
 	txn    func(*queueWorld, *pb.TxnRequest)     // what it sends
 	answer func(*pb.TxnResponse)                 // what it gets
@@ -138,7 +140,7 @@ func (w *queueWorld) takeRole() {
 // readAll opens the watch of a dispatcher and reads all, at a revision that may be later.
 func (w *queueWorld) readAll(c *chair) {
 	c.follow = w.etcd.Follow(store.Prefix(w.keys.Prefix()), 0)
-	c.read = nil
+	c.read, c.asleep = nil, false
 	w.idle(w.IntN(3))
 	l := Listing{Revision: w.etcd.Revision(), All: true}
 	with := map[string]bool{}
@@ -175,10 +177,49 @@ func (w *queueWorld) run(steps int) *queueWorld {
 			w.rest()
 		}
 		if len(w.errs) > 0 {
-			break
+			return w
 		}
 	}
+	w.drain()
 	return w
+}
+
+// drain has all end that waits and holds slots. Then there is nothing left, the dispatcher sleeps, and wakes for the next
+// demand.
+func (w *queueWorld) drain() {
+	w.rest()
+	for round := 0; len(w.errs) == 0; round++ {
+		busy := false
+		for _, p := range w.owners {
+			for p.act(true) || p.tidy(len(p.keys) > 0) || p.release() {
+				busy = true
+			}
+		}
+		if !busy {
+			break
+		}
+		if w.rest(); round > 100 {
+			w.check(false, "drain: it does not end")
+		}
+	}
+	s := w.state(w.etcd.Revision())
+	w.check(len(s.demands)+len(s.pending)+len(s.offers)+len(s.advance) == 0 || len(w.errs) > 0, "drain: left are %+v", s)
+	for range 3 {
+		w.now += time.Second
+		w.show(w.chair, 100)
+		for w.dispatch(w.chair) {
+		}
+	}
+	w.check(w.chair.asleep || len(w.errs) > 0, "drain: the dispatcher is awake")
+	for range 20 {
+		for _, p := range w.owners {
+			p.demand()
+			p.act(true)
+		}
+	}
+	if len(w.errs) == 0 {
+		w.rest()
+	}
 }
 
 func (w *queueWorld) step() {
@@ -266,12 +307,23 @@ func (w *queueWorld) show(c *chair, revisions int) bool {
 		return true
 	}
 	m, ok := c.follow.Next(revisions)
+	if c.asleep {
+		if slices.ContainsFunc(m.Events, func(ev *mvccpb.Event) bool {
+			return ev.Type == mvccpb.PUT && strings.HasPrefix(string(ev.Kv.Key), w.keys.Pending("")) && !w.mutant.deaf
+		}) {
+			w.seen["woken"]++
+			w.readAll(c)
+		}
+		return ok
+	}
 	if ok {
 		events := slices.DeleteFunc(m.Events, func(ev *mvccpb.Event) bool {
 			return !w.inView(ev.Kv) || w.mutant.event != nil && !w.mutant.event(c.d, ev)
 		})
 		c.d.Events(m.Revision, events, w.now)
 		ok = len(events) > 0
+	} else {
+		c.d.Current(w.now)
 	}
 	for _, name := range c.d.Wants() {
 		l := Listing{Revision: w.etcd.Revision(), Pools: []string{name}}
@@ -297,6 +349,9 @@ func (w *queueWorld) dispatch(c *chair) bool {
 		t, ok := c.d.Next(w.now)
 		c.offers = append(c.offers, c.d.Offers()...)
 		if check(); !ok {
+			if _, ok := c.d.Sleep(w.now); ok {
+				c.asleep = true
+			}
 			return false
 		}
 		c.sent, c.flew, c.err = t, false, nil
@@ -707,11 +762,12 @@ func (w *queueWorld) checkAdvances(d *Dispatcher, s *state, grants, counted map[
 			delete(have, key)
 		}
 	}
-	offered, placed := map[instanceDemand]bool{}, map[instance]int{}
+	offered, more, placed, steps := map[instanceDemand]bool{}, map[instanceDemand]bool{}, map[instance]int{}, map[instanceDemand]int{}
 	for _, o := range d.book.all() {
 		for _, l := range o.loans {
 			if l.demand.worker() && l.refused == "" {
 				placed[l.demand.owner.instance]++
+				steps[instanceDemand{l.demand.owner.instance, l.demand.ref}]++
 			}
 			offered[instanceDemand{l.demand.owner.instance, l.demand.ref}] = true
 		}
@@ -737,12 +793,18 @@ func (w *queueWorld) checkAdvances(d *Dispatcher, s *state, grants, counted map[
 			for name, n := range x.Pools {
 				possible = possible && s.pools[name].open && (s.pools[name].limit == pool.Unlimited || n <= s.pools[name].limit)
 			}
+			if id := (instanceDemand{x.instance, x.ref}); offered[id] && x.Steps > 0 && s.places[x.instance] > placed[x.instance] { // its next step has none
+				more[id] = x.Steps > s.inUse[x.host+x.name+needsOf(x.Pools, x.Priority)]+steps[id]
+			}
 			if waiters[x.instance] = true; possible {
 				all = append(all, x)
 			}
 		}
 		w.check(2*len(waiters) <= p.limit, "advance: %+v, and %d owners wait for %d slots", key, len(waiters), p.limit)
-		next := slices.IndexFunc(all, func(x waiting) bool { return x.instance == of && !offered[instanceDemand{x.instance, x.ref}] })
+		next := slices.IndexFunc(all, func(x waiting) bool {
+			id := instanceDemand{x.instance, x.ref}
+			return x.instance == of && (!offered[id] || more[id])
+		})
 		for i := range max(0, next) {
 			x, id := all[i], instanceDemand{all[i].instance, all[i].ref}
 			late := i == 0 && x.instance != of && w.late(d, id)
@@ -1028,6 +1090,9 @@ func (w *queueWorld) checkRest() {
 	w.checkAdvances(d, s, nil, counted)
 	for key := range s.advance {
 		w.check(waits[key.Advance], "rest: %+v is left, and nobody waits", key)
+	}
+	if w.check(!w.chair.asleep || len(s.demands) == 0, "rest: the dispatcher sleeps, and there are demands"); w.chair.asleep {
+		return
 	}
 	seen := 0
 	for _, o := range d.owners.all {
