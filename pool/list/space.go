@@ -11,29 +11,36 @@ import (
 
 // Space returns what the waiters leave of all pools, and what is offered to them.
 func (s *State) Space(o Own) *pool.Space {
-	statuses := s.Pools(o)
-	f := &filling{State: s, index: make(map[string]int, len(statuses)), offered: s.offered(), places: map[instance]int{}}
-	for i, p := range statuses {
-		f.index[p.Name] = i
-		f.capacities = append(f.capacities, admit.Capacity{Limit: p.Limit, Used: p.Claimed, Open: !p.Deleted && !p.Paused && p.Problem == ""})
-	}
 	queue := s.queueOf(o)
-	f.take(queue)
-	walk := admit.NewWalk(f.capacities)
-	f.admit(walk, queue)
-	space := pool.NewSpace(statuses...)
-	reserved := walk.Reserved()
-	for i, p := range statuses {
-		space.Leave(p.Name, walk.Free()[i], reserved[i])
+	f := s.fill(queue, nil)
+	f.admit(queue, func(*waiter) {})
+	space := pool.NewSpace(f.statuses...)
+	reserved := f.walk.Reserved()
+	for i, p := range f.statuses {
+		space.Leave(p.Name, f.walk.Free()[i], reserved[i])
 	}
 	return space
+}
+
+// fill returns what gives the waiters of a queue their slots. What is offered is taken. The slots of freed, by pool, are free.
+func (s *State) fill(queue []*waiter, freed map[string]int) *filling {
+	f := &filling{State: s, statuses: s.statuses(queue), index: map[string]int{}, offered: s.offered(), places: map[instance]int{}}
+	for i, p := range f.statuses {
+		f.index[p.Name] = i
+		f.capacities = append(f.capacities, admit.Capacity{Limit: p.Limit, Used: p.Claimed - freed[p.Name], Open: !p.Deleted && !p.Paused && p.Problem == ""})
+	}
+	f.take(queue)
+	f.walk = admit.NewWalk(f.capacities)
+	return f
 }
 
 // filling gives waiters the slots that they would get.
 type filling struct {
 	*State
+	statuses   []pool.Status
 	index      map[string]int // of each pool
 	capacities []admit.Capacity
+	walk       *admit.Walk
 	offered    map[wire.DemandRef]int // open offers
 	places     map[instance]int       // of workers, that no offer is for
 	inUse      map[class]int          // claims; nil until it is wanted
@@ -87,10 +94,10 @@ func (f *filling) take(queue []*waiter) {
 	}
 }
 
-// admit lets waiters have slots in their order, as the dispatcher would.
-func (f *filling) admit(walk *admit.Walk, queue []*waiter) {
+// admit lets waiters have slots in their order, as the dispatcher would, and calls got for each that gets them.
+func (f *filling) admit(queue []*waiter, got func(*waiter)) {
 	for _, w := range queue {
-		if !walk.AnyFree() {
+		if !f.walk.AnyFree() {
 			return // nobody behind fits
 		}
 		one, limited := &admit.Waiter{Reserve: w.Reserve}, false
@@ -98,16 +105,16 @@ func (f *filling) admit(walk *admit.Walk, queue []*waiter) {
 			one.Needs = append(one.Needs, admit.Need{Pool: f.index[name], N: n})
 			limited = limited || f.capacities[f.index[name]].Limit != admit.Unlimited
 		}
-		times := max(0, f.wanted(w))
-		if !limited {
-			f.uses(w, times)
-			continue
+		each, times := 1, f.wanted(w)
+		if !limited { // it fits as often as it wants
+			each, times = times, min(times, 1)
 		}
 		for range times {
-			if walk.Next(one) != admit.Fit {
+			if f.walk.Next(one) != admit.Fit {
 				break
 			}
-			f.uses(w, 1)
+			f.uses(w, each)
+			got(w)
 		}
 	}
 }

@@ -5,8 +5,10 @@ import (
 )
 
 // Pools returns all pools by name. Waiters of the instance that asks are counted as it knows them.
-func (s *State) Pools(o Own) (all []pool.Status) {
-	waiting := waitingFor(s.queueOf(o))
+func (s *State) Pools(o Own) []pool.Status { return s.statuses(s.queueOf(o)) }
+
+func (s *State) statuses(queue []*waiter) (all []pool.Status) {
+	waiting := waitingFor(queue)
 	names := map[string]bool{}
 	for name, p := range s.pools {
 		names[name] = p.exists() || p.used > 0
