@@ -184,3 +184,22 @@ func TestAReasonCountsDemandsOfOtherPools(t *testing.T) {
 		t.Errorf("read %q", got)
 	}
 }
+
+// Of many demands that are listed in another pool, not all are read.
+func TestAReasonOfManyDemandsOfOtherPoolsIsBounded(t *testing.T) {
+	w := newByHand(t)
+	w.spec("cpu", 1)
+	w.spec("db", 1)
+	w.hold("a", "one", db(1))
+	for i := range maxKeys + 1 {
+		w.waits(fmt.Sprint("v", i), "two", map[string]int{"cpu": 1, "db": 1})
+	}
+	w.waits("w", "two", db(1))
+	s, err := readBrief(t.Context(), w.backend(t), w.keys.Keys, []string{"db"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why, err := s.Why("w", Own{}); err != nil || why.Reason.Position != 0 || why.Reason.Text != "pool 'db' full (1/1 slots)" {
+		t.Errorf("%+v, %v", why.Reason, err)
+	}
+}

@@ -93,6 +93,36 @@ func TestAPoolIsShownWithHoldersAndWaiters(t *testing.T) {
 	}
 }
 
+// Claims of the same rank that wait since the same revision, as steps do that were published together, are in the order of their
+// ids.
+func TestWaitersOfOneStampAreRankedByTheirIDs(t *testing.T) {
+	w := newByHand(t)
+	w.spec("db", 1)
+	w.hold("a", "one", db(1))
+	for _, id := range []string{"c", "b", "d"} {
+		w.waits(id, "one", db(1), func(d *wire.Demand) { d.Stamp = &wire.Stamp{Revision: 2} })
+	}
+	_, waiters := w.state().Claims(Own{})
+	if waiters[0].Claim != "b" || waiters[1].Claim != "c" || waiters[2].Claim != "d" {
+		t.Errorf("%+v", waiters)
+	}
+}
+
+// A claim whose keys were put again keeps its fencing token.
+func TestAClaimKeepsItsFence(t *testing.T) {
+	w := newByHand(t)
+	w.spec("db", 1)
+	w.hold("a", "one", db(1))
+	w.putClaim(w.claims["a"], 3, store.FenceAt(3)+1)
+	holders, _ := w.state().Claims(Own{})
+	if h := holders[0]; h.Fence != store.FenceAt(3)+1 || h.Granted != 3 || h.Lease != 2 {
+		t.Errorf("%+v", h)
+	}
+	if c, err := w.state().Claim("a"); err != nil || c.Fence() != store.FenceAt(3)+1 || c.Revision != 4 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
 // Positions count the claims that wait for one of the same pools.
 func TestClaimsAreListedInTheirOrder(t *testing.T) {
 	w := newByHand(t)
@@ -407,8 +437,10 @@ func TestDemandsThatAreNotCompleteDoNotCount(t *testing.T) {
 	w.waits("whole", "one", both)
 	w.waits("lacks", "one", both)
 	w.waits("torn", "one", both)
+	w.waits("other", "one", both)
 	delete(w.kvs, w.keys.Demand(wire.DemandKey{Pool: "gpu", Host: "one", Instance: "i", Name: 2}))
 	w.change(w.keys.Demand(wire.DemandKey{Pool: "gpu", Host: "one", Instance: "i", Name: 3}), func(kv *kv) { kv.CreateRevision++ })
+	w.change(w.keys.Demand(wire.DemandKey{Pool: "gpu", Host: "one", Instance: "i", Name: 4}), func(kv *kv) { kv.Value = []byte(`{"v":2,"first":"cpu"}`) })
 	if _, waiters := w.state().Claims(Own{}); len(waiters) != 1 || waiters[0].Claim != "whole" {
 		t.Errorf("%+v wait", waiters)
 	}

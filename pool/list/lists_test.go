@@ -341,10 +341,18 @@ func TestReadsGoOnAfterARestore(t *testing.T) {
 		b.wantHeld(t.Context(), "before", "a")
 		restored := storetest.New(storetest.Options{})
 		restored.Restore(before, 0)
+		history := b.by.History()
 		b.b.Restore(restored)
-		time.Sleep(time.Second)
-		_, _ = b.Pools(t.Context()) // it may notice
-		time.Sleep(time.Second)
-		b.wantHeld(t.Context(), "after it")
+		for b.by.History() == history {
+			_, _ = b.by.Range(t.Context(), &pb.RangeRequest{Key: []byte("x")}) // it notices
+		}
+		if b.Shown() != 0 {
+			t.Errorf("revision %d of another history was shown", b.Shown())
+		}
+		b.reads = nil
+		for range 3 {
+			b.wantHeld(t.Context(), "after it")
+		}
+		b.wantReads("after it", "")
 	})
 }

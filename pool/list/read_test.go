@@ -142,6 +142,54 @@ func TestAPoolIsTheSameHoweverItIsRead(t *testing.T) {
 	}
 }
 
+// meddling changes etcd after the first range that is read.
+type meddling struct {
+	store.Backend
+	once sync.Once
+	then func()
+}
+
+func (m *meddling) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+	resp, err := m.Backend.Range(ctx, req)
+	m.once.Do(m.then)
+	return resp, err
+}
+
+// All that belongs to a pool is of the revision at which the pool was read.
+func TestWhatAPoolDependsOnIsOfItsRevision(t *testing.T) {
+	w := newByHand(t)
+	for _, name := range []string{"cpu", "db", "gpu"} {
+		w.spec(name, 1)
+	}
+	w.hold("a", "one", map[string]int{"cpu": 1, "gpu": 1})
+	w.waits("w", "two", map[string]int{"db": 1, "gpu": 1})
+	for name, read := range map[string]func(store.Backend) (*State, error){
+		"a pool": func(b store.Backend) (*State, error) { return ReadPool(t.Context(), b, w.keys.Keys, "db") },
+		"a reason": func(b store.Backend) (*State, error) {
+			return readBrief(t.Context(), b, w.keys.Keys, []string{"db", "gpu"})
+		},
+		"all": func(b store.Backend) (*State, error) { return Read(t.Context(), b, w.keys.Keys) },
+	} {
+		b := w.backend(t)
+		s, err := read(&meddling{Backend: b, then: func() {
+			ops := []*pb.RequestOp{store.Put(w.keys.Role(), []byte("pear"), 0)}
+			for _, key := range []string{"cpu", "gpu"} {
+				ops = append(ops, store.Put(w.keys.Number(key, 0), []byte("pear"), 0))
+			}
+			if _, err := b.Txn(t.Context(), &pb.TxnRequest{Success: ops}); err != nil {
+				t.Error(err)
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		why, err := s.Why("w", Own{})
+		if err != nil || len(why.Reason.Pools) != 1 || len(why.Reason.Pools[0].Holders) != 1 || why.Reason.Pools[0].Holders[0].Host != "one" || len(s.bad) > 0 {
+			t.Errorf("%s: %+v, %v, %v", name, why.Reason, s.bad, err)
+		}
+	}
+}
+
 func TestAPoolOfManyIsReadWithAll(t *testing.T) {
 	w := newByHand(t)
 	w.spec("db", 100)

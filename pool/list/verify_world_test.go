@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
@@ -41,10 +43,11 @@ var damages = map[string]func(w *world) (key, words string){
 		for _, p := range w.state().pools {
 			for ref := range p.slots {
 				if !ref.IsBlock() {
-					b := slots.Block{Area: 1, Name: 99, Runs: []slots.Run{{From: ref.Number, To: ref.Number + 2}}, Count: 2}
+					run := slots.Run{From: max(0, ref.Number-1), To: ref.Number + 1} // the later key may begin before
+					b := slots.Block{Area: 1, Name: 99, Runs: []slots.Run{run}, Count: run.Len()}
 					key := w.keys.Block(p.name, 1, 99)
 					w.twin(key, p.name, slots.Held{Blocks: []slots.Block{b}})
-					return key, "which " + ref.Key(w.keys) + " holds as well"
+					return key, "holds as well"
 				}
 			}
 		}
@@ -77,6 +80,18 @@ var damages = map[string]func(w *world) (key, words string){
 	"a key of a claim that is missing": func(w *world) (string, string) {
 		key := w.otherKey()
 		delete(w.kvs, key)
+		return key, "lists it, and it is not that claim's"
+	},
+	"a key of a claim that another has": func(w *world) (string, string) {
+		key := w.otherKey()
+		if key != "" {
+			ref, _ := w.keys.Ref(key)
+			r := &pool.Request{ID: "thief", Slots: map[string]int{ref.Pool: 1}, Holder: pool.Holder{Host: "one", Instance: "a"}}
+			if ref.IsBlock() {
+				return "", ""
+			}
+			w.putClaim(&made{req: r, held: map[string]slots.Held{ref.Pool: {Numbers: []int{ref.Number}}}}, 0, 0)
+		}
 		return key, "lists it, and it is not that claim's"
 	},
 	"a claim without a main key": func(w *world) (string, string) {
@@ -261,6 +276,35 @@ func (w *world) demandsKey(n int) string {
 }
 
 const worldSteps = 150
+
+// Of keys that hold the same number the later one is named, also if one holds many numbers.
+func TestNumbersThatAreHeldTwiceAreNamedByTheLaterKey(t *testing.T) {
+	w := newByHand(t)
+	w.spec("db", 100)
+	block := func(name, from, to int) string {
+		w.twin("", "db", slots.Held{Blocks: []slots.Block{{Name: name, Runs: []slots.Run{{From: from, To: to}}, Count: to - from}}})
+		return w.keys.Block("db", 0, name)
+	}
+	wide := block(1, 10, 30)
+	inner := block(2, 12, 14)
+	behind := block(3, 20, 22)
+	before := block(4, 5, 11)
+	free := block(5, 30, 40)
+	twice := map[string]string{}
+	for _, v := range w.state().Verify() {
+		if strings.HasPrefix(v.Problem, "it holds number ") {
+			twice[v.Key] += v.Problem
+		}
+	}
+	want := map[string]string{
+		inner:  "it holds number 12, which " + wide + " holds as well",
+		behind: "it holds number 20, which " + wide + " holds as well",
+		before: "it holds number 10, which " + wide + " holds as well",
+	}
+	if diff := cmp.Diff(want, twice); diff != "" {
+		t.Errorf("%s is free:\n%s", free, diff)
+	}
+}
 
 // What instances leave that keep the rules violates nothing, at any moment.
 func TestNothingIsFoundInWhatRulesAllow(t *testing.T) {
