@@ -196,6 +196,16 @@ func TestKeysOnLeasesThatAreGone(t *testing.T) {
 	}
 }
 
+// A value that can't be read is one violation, whether its key is on a lease or not.
+func TestAKeyThatCannotBeReadIsNamedOnce(t *testing.T) {
+	w := newByHand(t)
+	w.write(0, map[string][]byte{w.keys.Number("db", 1): []byte("pear"), w.keys.ID("x"): []byte("pear"), w.keys.Spec("db"): []byte("pear")})
+	w.write(3, map[string][]byte{w.keys.Number("db", 2): []byte("pear")})
+	if found := w.state().Verify(); len(found) != 4 {
+		t.Errorf("found %v", found)
+	}
+}
+
 func TestALoweredLimitIsNoViolation(t *testing.T) {
 	w := newByHand(t)
 	w.spec("db", 9)
