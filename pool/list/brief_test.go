@@ -95,7 +95,7 @@ func TestAReasonOfALongQueueIsBounded(t *testing.T) {
 	w.waits("w", "one", db(1))
 	w.many(1001)
 	s := w.state()
-	s.stop(true)
+	s.part = true
 	if why, err := s.Why("w", Own{}); err != nil || why.Reason.Text != "waiting its turn, at least 1,000 before it" {
 		t.Errorf("%+v, %v", why.Reason, err)
 	}

@@ -91,3 +91,9 @@ func (r reading) readValues(ctx context.Context) error {
 	r.stop(len(keys) > maxKeys)
 	return r.readKeys(ctx, keys)
 }
+
+// stop records whether demands are left that are not read, and returns it.
+func (r reading) stop(left bool) bool {
+	r.part = r.part || left
+	return left
+}

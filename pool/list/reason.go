@@ -19,7 +19,7 @@ const (
 // reason returns why a waiter of a queue is not granted.
 func (s *State) reason(queue []*waiter, i int, o Own) pool.Reason {
 	w := queue[i]
-	r := pool.Reason{Since: w.Since, Position: 1, Waiting: 1, Dispatcher: s.dispatcher().String()}
+	r := pool.Reason{Since: w.Since, Position: 1, Waiting: 1, Dispatcher: dispatcher(s.role).String()}
 	for n, other := range queue {
 		if n != i && overlap(other.Pools, w.Pools) {
 			r.Waiting++

@@ -24,11 +24,12 @@ func (s *State) Space(o Own) *pool.Space {
 
 // fill returns what gives the waiters of a queue their slots. What is offered is taken. The slots of freed, by pool, are free.
 func (s *State) fill(queue []*waiter, freed map[string]int) *filling {
-	f := &filling{State: s, statuses: s.statuses(queue), index: map[string]int{}, offered: s.offered(), places: map[instance]int{}}
+	f := &filling{State: s, statuses: s.statuses(queue), index: map[string]int{}, places: map[instance]int{}}
 	for i, p := range f.statuses {
 		f.index[p.Name] = i
 		f.capacities = append(f.capacities, admit.Capacity{Limit: p.Limit, Used: p.Claimed - freed[p.Name], Open: !p.Deleted && !p.Paused && p.Problem == ""})
 	}
+	f.offered = f.offers()
 	f.take(queue)
 	f.walk = admit.NewWalk(f.capacities)
 	return f
@@ -62,10 +63,10 @@ func classOf(by instance, pools map[string]int, priority int) class {
 	return class{by, b.String()}
 }
 
-// offered counts the open offers of each demand.
-func (s *State) offered() map[wire.DemandRef]int {
+// offers counts the open offers of each demand.
+func (f *filling) offers() map[wire.DemandRef]int {
 	n := map[wire.DemandRef]int{}
-	for _, list := range s.offers {
+	for _, list := range f.State.offers {
 		for _, o := range list {
 			if len(o.Take) > 0 {
 				n[o.Demand]++

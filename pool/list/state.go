@@ -261,18 +261,12 @@ func (s *State) putOffers(key string, kv *mvccpb.KeyValue) error {
 
 func (s *State) putRole(r wire.Role) { s.role = r }
 
-// stop records whether demands are left that are not read, and returns it.
-func (s *State) stop(left bool) bool {
-	s.part = s.part || left
-	return left
-}
-
 // dispatcher returns the instance that dispatches, or the one that follows it if it ends; empty if there is none.
-func (s *State) dispatcher() instance {
-	if s.role.Ends {
-		return instance{s.role.NextHost, s.role.NextInstance}
+func dispatcher(r wire.Role) instance {
+	if r.Ends {
+		return instance{r.NextHost, r.NextInstance}
 	}
-	return instance{s.role.Host, s.role.Instance}
+	return instance{r.Host, r.Instance}
 }
 
 // passed reports whether an instance is passed, because it has not answered an offer.

@@ -64,7 +64,7 @@ func (s *State) statusOf(name string, waiting int, trouble string) pool.Status {
 	status := s.brief(name)
 	status.Waiting, status.Problem = waiting, trouble
 	if waiting > 0 {
-		status.Dispatcher = s.dispatcher().String()
+		status.Dispatcher = dispatcher(s.role).String()
 	}
 	return status
 }
