@@ -86,28 +86,15 @@ func (l *Lists) Why(ctx context.Context, id string) (pool.Why, error) {
 	}, problem.ClaimNotFound)
 }
 
-// Reason returns why a claim of the instance waits, named by its id. It is read at most once a second for the claims that wait for
-// the same pools, and for at most a tenth of the time, and no more of a pool is read than is bounded: if more claims wait, it has no
-// position. If the claim does not wait it is a ClaimNotFound problem.
-func (l *Lists) Reason(ctx context.Context, id string) (pool.Reason, error) {
-	o, err := l.own(ctx)
+// Reason returns why a demand of an instance waits, which is the only one that it names: its others are shown as etcd has them. It is
+// read at most once a second for the claims that wait for the same pools, and for at most a tenth of the time, and no more
+// of a pool is read than is bounded: if more claims wait, it has no position. If the claim is held it is a ClaimNotFound problem.
+func (l *Lists) Reason(ctx context.Context, o Own) (pool.Reason, error) {
+	s, err := l.read(ctx, briefPrefix+strings.Join(sortedNames(o.Waiting[0].Pools), ","), false)
 	if err != nil {
 		return pool.Reason{}, err
 	}
-	named := o.name().String() + "/" + id
-	d := o.demand(named)
-	if d == nil {
-		return pool.Reason{}, problem.New(problem.ClaimNotFound, "no claim %q waits", id)
-	}
-	s, err := l.read(ctx, briefPrefix+strings.Join(sortedNames(d.Pools), ","), false)
-	if err != nil {
-		return pool.Reason{}, err
-	}
-	why, err := s.Why(named, o)
-	if err == nil && why.Waiter == nil {
-		err = problem.New(problem.ClaimNotFound, "claim %q is held", id)
-	}
-	return why.Reason, err
+	return s.Reason(o)
 }
 
 // again asks once more for what is not found: it may have been created just now.

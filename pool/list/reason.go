@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
@@ -15,6 +16,22 @@ const (
 	// manyBefore is how many claims before one are worth to be said without the position.
 	manyBefore = 1000
 )
+
+// Reason returns why a demand of an instance waits, which is the only one that it names: its others are shown as etcd has them. If
+// the claim is held it is a ClaimNotFound problem.
+func (s *State) Reason(o Own) (pool.Reason, error) {
+	own := o.waiters(s)
+	if len(own) == 0 {
+		return pool.Reason{}, problem.New(problem.ClaimNotFound, "claim %q does not wait", o.Waiting[0].Claim)
+	}
+	w, queue := own[0], s.waiting()
+	i := slices.IndexFunc(queue, func(q *waiter) bool { return q.Claim == w.Claim && q.by == w.by })
+	if i < 0 {
+		i, _ = slices.BinarySearchFunc(queue, w, (*waiter).compare)
+		queue = slices.Insert(slices.Clone(queue), i, w)
+	}
+	return s.reason(queue, i, o), nil
+}
 
 // reason returns why a waiter of a queue is not granted.
 func (s *State) reason(queue []*waiter, i int, o Own) pool.Reason {
