@@ -1,6 +1,7 @@
 package list
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -126,6 +127,9 @@ func TestAReasonOfALongQueueIsBounded(t *testing.T) {
 	s := w.state()
 	s.part = true
 	if why, err := s.Why("w", Own{}); err != nil || why.Reason.Text != "waiting its turn, at least 1,000 before it" {
+		t.Errorf("%+v, %v", why.Reason, err)
+	}
+	if why, err := s.Why("w", Own{Host: "one", Instance: "i", Waiting: []OwnDemand{{Demand: w.anyDemands().list[0]}}, Trouble: errors.New("etcd is away")}); err != nil || why.Reason.Text != "no lease could be made: etcd is away, at least 1,000 before it" {
 		t.Errorf("%+v, %v", why.Reason, err)
 	}
 	if why, err := s.Why("m5", Own{}); err != nil || why.Reason.Text != "waiting its turn" {

@@ -17,7 +17,7 @@ type Lists struct {
 }
 
 // NewLists returns lists that read from etcd. The function own returns what the instance knows; it is called before etcd is
-// read, so that a claim which etcd does not show is in one of both.
+// read, so that a claim is missing in neither.
 func NewLists(b store.Backend, keys store.Keys, own func(context.Context) (Own, error)) *Lists {
 	return &Lists{newReads(b, keys), own}
 }

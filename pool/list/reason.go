@@ -13,7 +13,7 @@ import (
 const (
 	// maxReasonHolders bounds the holders that a reason names for one pool.
 	maxReasonHolders = 10
-	// manyBefore is how many claims before one are worth to be said without the position.
+	// manyBefore is how many claims are before one at least if the reason says so instead of the position.
 	manyBefore = 1000
 )
 
@@ -51,10 +51,14 @@ func (s *State) reason(queue []*waiter, i int, o Own) pool.Reason {
 		trouble = o.Trouble
 	}
 	switch {
-	case s.part:
-		r = beyond(r)
-	case r.Text == "":
+	case r.Text != "":
+	case s.part && trouble == nil:
+		r.Text = "waiting its turn"
+	default:
 		r.Text = r.Turn(trouble)
+	}
+	if s.part {
+		r = beyond(r)
 	}
 	for n := range r.Pools {
 		r.Pools[n].Holders = s.oldest(r.Pools[n].Pool)
@@ -65,9 +69,6 @@ func (s *State) reason(queue []*waiter, i int, o Own) pool.Reason {
 // beyond returns a reason of which only a part of the wait queue is known: it has no position, but says so if that part is
 // long.
 func beyond(r pool.Reason) pool.Reason {
-	if r.Text == "" {
-		r.Text = "waiting its turn"
-	}
 	if r.Position > manyBefore {
 		r.Text += ", at least " + text.Number(manyBefore) + " before it"
 	}

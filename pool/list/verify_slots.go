@@ -94,7 +94,7 @@ func (p *poolState) newest() (at int64) {
 	return at
 }
 
-// Remark is something in etcd that is as it should be, and still worth to be known.
+// Remark is something in etcd that is as it should be, but that an operator may want to know.
 type Remark struct {
 	Key  string `json:"key"`
 	Text string `json:"text"`
