@@ -103,7 +103,7 @@ func (a *advances) in(pool string) bool {
 }
 
 // maxAdvances bounds the advance offers that a transaction puts, and those that it deletes.
-const maxAdvances = 10
+const maxAdvances = 5
 
 // Advance reports whether the dispatcher's own instance may hand claims of a pool that it releases on to its next demand
 // there, in a transaction that compares the role.

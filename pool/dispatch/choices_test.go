@@ -331,7 +331,7 @@ func TestPatience(t *testing.T) {
 // The sign of life is put soon after a demand, each second while there are any, and when there are none.
 func TestSignOfLife(t *testing.T) {
 	r := newRig(t)
-	r.d.Current(r.now)
+	r.d.Events(r.etcd.Revision(), nil, r.now)
 	marks := func() (n int64, demands bool) {
 		for kv := range r.etcd.All(r.keys.Mark()) {
 			m, _ := wire.DecodeMark(string(kv.Key), kv.Value)
@@ -349,7 +349,7 @@ func TestSignOfLife(t *testing.T) {
 	}
 	expect(1, false)
 	r.now += 10 * time.Second
-	r.d.Current(r.now)
+	r.d.Events(r.etcd.Revision(), nil, r.now)
 	expect(1, false)
 	r.spec("db", 0, false)
 	r.demand("a", 0, ask(0, "db=1"))
@@ -366,7 +366,7 @@ func TestSignOfLife(t *testing.T) {
 	if !r.d.Stale(r.now) {
 		t.Error("it is not stale")
 	}
-	r.d.Current(r.now)
+	r.d.Events(r.etcd.Revision(), nil, r.now)
 	expect(4, true)
 	r.put(store.Delete(r.key("a", 0, "db")))
 	expect(5, false)
@@ -374,7 +374,7 @@ func TestSignOfLife(t *testing.T) {
 		t.Error("it sleeps immediately")
 	}
 	r.now += markEvery
-	r.d.Current(r.now)
+	r.d.Events(r.etcd.Revision(), nil, r.now)
 	if revision, ok := r.d.Sleep(r.now); !ok || revision != r.etcd.Revision() || !r.d.Asleep() {
 		t.Error("it does not sleep")
 	}
@@ -410,7 +410,7 @@ func TestOffersArePacked(t *testing.T) {
 	for i := range 130 {
 		many(fmt.Sprint("host-", i), 0, 1, "db=1")
 	}
-	for i, want := range []int{maxKeys, 30} {
+	for i, want := range []int{maxKeys, 130 - maxKeys} {
 		n := 0
 		for _, op := range r.next().Success {
 			if strings.HasPrefix(string(op.GetRequestPut().GetKey()), r.keys.OffersAll()) {
@@ -440,7 +440,7 @@ func TestACrowdKeepsAPoolPending(t *testing.T) {
 	}
 	for range 3 {
 		r.now += crowdFor
-		r.d.Current(r.now)
+		r.d.Events(r.etcd.Revision(), nil, r.now)
 		r.run()
 	}
 	r.want("later", r.under(r.keys.Pending("")))
@@ -559,7 +559,7 @@ func TestListingsReplaceWhatIsKnown(t *testing.T) {
 	r.demand("a", 0, ask(0, "db=1"))
 	r.run()
 	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.DeleteAll(r.keys.OffersAll()), store.Delete(r.key("a", 0, "db")))})
-	r.follow = r.etcd.Follow(store.Prefix(r.keys.Prefix()), 0)
+	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
 	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
 	if n := r.d.Demands(); n != 0 || len(r.d.book.keys) > 0 {
 		t.Errorf("%d demands, %d offers", n, len(r.d.book.keys))

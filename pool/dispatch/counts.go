@@ -3,23 +3,20 @@ package dispatch
 // Count is what a dispatcher counts.
 type Count int
 
-// Counts of a dispatcher: claims that were offered slots, also to its own instance; that were refused; whose offer came to
-// nothing; owners that were silent; claims whose offer waited for slots that were lent to others; pools that became pending
-// for want of free slots, because slots are reserved, and because offers came to nothing twice; and pools that stopped
-// being pending.
+// Counts of a dispatcher.
 const (
-	Offered Count = iota
-	OfferedOwn
-	Refused
-	Declined
-	Silent
-	WaitedForLoan
-	PendingShort
-	PendingReserved
-	PendingFailed
-	PendingEnded
-	Advanced
-	Examined
+	Offered         Count = iota // claims that were offered slots by a key
+	OfferedOwn                   // claims of its own instance that were offered slots in memory
+	Refused                      // claims that were refused, since a pool that they need does not exist
+	Declined                     // claims whose offer came to nothing
+	Silent                       // offers keys that their owners have left alone
+	WaitedForLoan                // claims that had to wait in a plan for slots that were lent to others
+	PendingShort                 // pools that became pending again for want of free slots
+	PendingReserved              // the same, since slots are reserved
+	PendingFailed                // the same, since offers came to nothing twice
+	PendingEnded                 // pools that were to stop being pending
+	Advanced                     // advance offers
+	Examined                     // demands that plans have decided about, one for each lane and offer
 	numCounts
 )
 

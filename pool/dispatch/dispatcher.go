@@ -160,8 +160,14 @@ func (d *Dispatcher) lendIn(l *loan, p *followed) {
 	}
 }
 
-// Events shows what a watch of the keys from offers/ to the end of pools/ has shown, up to a revision. No revision may be
-// in two calls.
+// Watched returns the keys that a dispatcher follows: from offers/ to the end of pools/.
+func Watched(keys store.Keys) store.KeyRange {
+	k := wire.Keys{Keys: keys}
+	return store.KeyRange{Key: k.OffersAll(), End: string(store.RangeEnd(k.Pools()))}
+}
+
+// Events records what a watch of the keys of [Watched] has shown up to a revision; without events, that there were none: an
+// answer to a request for its progress. No revision may be in two calls.
 func (d *Dispatcher) Events(revision int64, events []*mvccpb.Event, now time.Duration) {
 	for i, ev := range events {
 		at := ev.Kv.ModRevision

@@ -57,9 +57,6 @@ func (m *mark) key(demands bool, now time.Duration) wire.Mark {
 // failed records that the last put may not have been carried out.
 func (m *mark) failed() { m.placed = false }
 
-// Current records that the watch has shown all up to the present: an answer to a request for its progress.
-func (d *Dispatcher) Current(now time.Duration) { d.mark.current(now) }
-
 // Stale reports whether the watch has shown nothing for so long that all is to be read again, by a listing of all and a new
 // watch.
 func (d *Dispatcher) Stale(now time.Duration) bool { return d.mark.stale(now) }

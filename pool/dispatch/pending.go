@@ -56,8 +56,9 @@ func (p *pending) partly() { p.part = true }
 
 // pendingChange is a part of a transaction.
 type pendingChange struct {
-	pool string
-	op   *pb.RequestOp
+	pool  string
+	op    *pb.RequestOp
+	count Count
 }
 
 // maybeEnded returns the pools that are pending, if all of their demands are known and have been decided about.
@@ -85,15 +86,14 @@ func (d *Dispatcher) pendingChanges(now time.Duration) (all []pendingChange) {
 		key := d.keys.Pending(name)
 		all = append(all, pendingChange{name, store.Nest(&pb.TxnRequest{
 			Compare: []*pb.Compare{store.ModEquals(key, d.view.pending[name])}, Success: []*pb.RequestOp{store.Delete(key)},
-		})})
-		d.counts.add(PendingEnded)
+		}), PendingEnded})
 	}
 	for _, p := range d.view.byIndex {
 		if p == nil || d.pending.asked[p] < failed || d.view.pending[p.name] != 0 || d.pending.await.waits(p.name, d.view.revision) {
 			continue
 		}
-		all = append(all, pendingChange{p.name, store.Put(d.keys.Pending(p.name), wire.EncodeEmpty(), 0)})
-		d.counts.add(map[wait]Count{failed: PendingFailed, reserves: PendingReserved, short: PendingShort}[d.pending.asked[p]])
+		why := map[wait]Count{failed: PendingFailed, reserves: PendingReserved, short: PendingShort}[d.pending.asked[p]]
+		all = append(all, pendingChange{p.name, store.Put(d.keys.Pending(p.name), wire.EncodeEmpty(), 0), why})
 	}
 	return all
 }

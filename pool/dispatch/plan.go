@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// maxKeys is the most offers keys of a transaction, and maxBytes the most that they take: etcd accepts 1.5 MB.
-	maxKeys  = 100
+	// maxKeys is the most offers keys of a transaction, and maxBytes the most that they take: etcd accepts 1.5 MB. With
+	// all else, a transaction has at most [MaxOps] operations.
+	maxKeys  = 80
 	maxBytes = 512 << 10
 	// claimBytes, numberBytes and runBytes are about what an offer, a number and a run of a block take.
 	claimBytes, numberBytes, runBytes = 200, 8, 20
@@ -76,6 +77,11 @@ func (d *Dispatcher) plan(now time.Duration) []*open {
 		}
 	}
 	free := p.walk.Free()
+	for i, f := range d.view.byIndex {
+		if f != nil {
+			f.leave(free[i])
+		}
+	}
 	for _, x := range p.left {
 		for _, n := range x.needs {
 			if n.n > free[n.pool.index] {

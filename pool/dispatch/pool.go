@@ -63,6 +63,7 @@ type followed struct {
 	ignored    map[string]error // keys of demands that can't be read
 	waiting    counts[*owner]   // demands
 	crowd      crowd
+	left       int // free slots after the last plan
 	used       time.Duration
 }
 
@@ -107,6 +108,9 @@ func (p *followed) capacity() admit.Capacity {
 	}
 	return c
 }
+
+// leave records how many slots are free after a plan.
+func (p *followed) leave(free int) { p.left = free }
 
 // use keeps the pool from being forgotten.
 func (p *followed) use(now time.Duration) { p.used = now }
@@ -234,6 +238,16 @@ func (p *followed) deleteDemands(name demandsName) demandsKey {
 	was := p.keys[name]
 	delete(p.keys, name)
 	return was
+}
+
+// Free returns how many slots of a pool the last plan has left after all demands and offers: below 0 after a limit was
+// lowered, and if more is reserved than there is. It is false for a pool that is not followed, since it has no demands.
+func (d *Dispatcher) Free(pool string) (n int, ok bool) {
+	p := d.view.pools[pool]
+	if p == nil || p.known != known {
+		return 0, false
+	}
+	return p.left, true
 }
 
 // Unreadable returns the values that can't be read, by pool and key. Nothing is offered in a pool that has one, unless it

@@ -32,7 +32,7 @@ func newRig(t testing.TB) *rig {
 	lease, _, _ := r.etcd.Grant(time.Hour)
 	role := r.put(store.Put(r.keys.Role(), wire.EncodeRole(wire.Role{Host: "d", Instance: "i", Kind: wire.Service}), lease))
 	r.d = New(Options{Keys: r.keys.Keys, Host: "d", Instance: "i", Role: role, Lease: lease})
-	r.follow = r.etcd.Follow(store.Prefix(r.keys.Prefix()), 0)
+	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
 	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
 	return r
 }

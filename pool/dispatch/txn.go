@@ -26,11 +26,15 @@ type flight struct {
 	unknown bool
 }
 
-// maxDeletes bounds the keys that a transaction deletes, and those of owners that are passed: what is left follows.
-const maxDeletes = 10
+// maxDeletes bounds the keys of silent owners that a transaction deletes, other keys, and owners that are passed: what is
+// left follows. maxPending bounds the pools that begin or stop being pending.
+const (
+	maxDeletes = 8
+	maxPending = 6
+)
 
-// maxPending bounds the pools that begin or stop being pending in one transaction.
-const maxPending = 6
+// MaxOps is the most operations of a transaction of a dispatcher. Etcd accepts 128, in a child what its parents leave.
+const MaxOps = maxKeys + 3*maxDeletes + 2*maxAdvances + maxPending + 1
 
 const (
 	firstRetry = 100 * time.Millisecond
@@ -149,6 +153,7 @@ func (d *Dispatcher) ops(f *flight) (ops []*pb.RequestOp) {
 	}
 	for _, c := range f.pending {
 		d.pending.await.sent(c.pool)
+		d.counts.add(c.count)
 		ops = append(ops, c.op)
 	}
 	for _, m := range f.mark {
