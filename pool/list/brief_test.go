@@ -55,7 +55,7 @@ func TestAReasonIsTheSameHoweverItIsRead(t *testing.T) {
 func TestAReasonNeedsOneDemandOfTheInstance(t *testing.T) {
 	t.Parallel()
 	reasons := 0
-	for seed := range uint64(100) {
+	for seed := range uint64(150) {
 		s := newWorld(seed).run(80).state()
 		for _, q := range s.waiting() {
 			own := Own{Host: q.by.host, Instance: q.by.name}

@@ -2,98 +2,67 @@ package list
 
 import (
 	"context"
-	"maps"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
 )
 
-// Follower is the state of all pools as feeds deliver it, for a planner that needs it all the time: pools, offers and free
-// places. They may be known up to different revisions, so that what a claim has just taken may count twice for a moment,
-// or not yet.
+// Follower is the state of all pools, offers and free places as a feed delivers it, for a planner that needs it all the time.
+// It needs the rights of a dispatcher to read.
 type Follower struct {
-	feeds   []*followedPart
+	feed    *store.Feed
 	changed chan struct{}
 
-	mu    sync.Mutex // guards state and the parts
+	mu    sync.Mutex // guards what follows
 	state *State
-}
-
-// followedPart is the keys with a prefix.
-type followedPart struct {
-	prefix   string
-	feed     *store.Feed
-	revision int64 // up to which it is known
-	at       time.Time
+	at    time.Time // when the feed delivered something last; zero before
 }
 
 // NewFollower returns a follower that knows nothing until [Follower.Run].
 func NewFollower(b store.Backend, keys store.Keys, log hclog.Logger) *Follower {
-	f := &Follower{changed: make(chan struct{}, 1), state: New(keys, 0)}
-	k := f.state.keys
-	for _, prefix := range []string{k.Pools(), k.OffersAll(), k.PlacesAll()} {
-		f.feeds = append(f.feeds, &followedPart{prefix: prefix, feed: store.NewFeed(b, prefix, log, func() {})})
+	return &Follower{
+		feed:    store.NewRangeFeed(b, wire.Keys{Keys: keys}.DispatcherRange(), log, func() {}),
+		changed: make(chan struct{}, 1), state: New(keys, 0),
 	}
-	return f
 }
 
 // Run follows the pools until ctx ends, and returns its error.
 func (f *Follower) Run(ctx context.Context) error {
-	g, inner := errgroup.WithContext(ctx)
-	for _, part := range f.feeds {
-		g.Go(func() error { return part.feed.Run(inner) })
-		g.Go(func() error {
-			for m := range part.feed.Messages() {
-				f.take(part, m)
-			}
-			return nil
-		})
-	}
-	return g.Wait()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for m := range f.feed.Messages() {
+			f.take(m)
+		}
+	}()
+	err := f.feed.Run(ctx)
+	<-done
+	return err
 }
 
-func (f *Follower) take(part *followedPart, m store.FeedMessage) {
+func (f *Follower) take(m store.FeedMessage) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	part.reached(m.Revision)
-	if part == f.feeds[0] {
-		f.state.Show(m.Revision)
-	}
+	f.at = time.Now()
 	if m.Snapshot != nil {
-		f.state.replace(part.prefix, m.Snapshot)
+		f.state = New(f.state.keys.Keys.Keys, m.Revision)
+		for _, kv := range m.Snapshot.KVs {
+			f.state.Put(kv)
+		}
 	}
 	f.state.Apply(m.Events)
+	f.state.Show(m.Revision)
 	if m.Snapshot != nil || len(m.Events) > 0 {
 		select {
 		case f.changed <- struct{}{}:
 		default:
 		}
-	}
-}
-
-func (p *followedPart) reached(revision int64) { p.revision, p.at = revision, time.Now() }
-
-// replace has a state hold of the keys with a prefix those of a snapshot.
-func (s *State) replace(prefix string, by *store.Snapshot) {
-	gone := map[string]bool{}
-	for key := range s.allKeys() {
-		if strings.HasPrefix(key, prefix) {
-			gone[key] = true
-		}
-	}
-	for _, kv := range by.KVs {
-		delete(gone, string(kv.Key))
-		s.Put(kv)
-	}
-	for key := range maps.Keys(gone) {
-		s.Delete(key)
 	}
 }
 
@@ -105,13 +74,10 @@ func (f *Follower) Changed() <-chan struct{} { return f.changed }
 func (f *Follower) Space(claims []string) (s *pool.Space, held map[string]int64, revision int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, part := range f.feeds {
-		if part.at.IsZero() || time.Since(part.at) >= store.StaleAfter {
-			err = problem.New(problem.EtcdUnavailable, "the state of the pools has not been read from etcd yet")
-		}
-	}
-	if err == nil {
+	if f.at.IsZero() || time.Since(f.at) >= store.StaleAfter {
+		err = problem.New(problem.EtcdUnavailable, "the state of the pools has not been read from etcd yet")
+	} else {
 		s = f.state.Space(Own{})
 	}
-	return s, f.state.Held(claims), f.feeds[0].revision, err
+	return s, f.state.Held(claims), f.state.Revision(), err
 }

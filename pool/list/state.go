@@ -2,7 +2,6 @@ package list
 
 import (
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 
@@ -111,27 +110,6 @@ func (s *State) Apply(events []*mvccpb.Event) {
 			s.Delete(string(e.Kv.Key))
 		} else {
 			s.Put(e.Kv)
-		}
-	}
-}
-
-// allKeys iterates over all keys that are known, in no order.
-func (s *State) allKeys() iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, p := range s.pools {
-			if p.exists() && !yield(s.keys.Spec(p.name)) {
-				return
-			}
-		}
-		for o := range s.offers {
-			if !yield(s.keys.Offer(o)) {
-				return
-			}
-		}
-		for key := range s.leased() {
-			if !yield(key) {
-				return
-			}
 		}
 	}
 }

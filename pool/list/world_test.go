@@ -153,10 +153,10 @@ func (w *world) request(by instance) *pool.Request {
 func (w *world) claim(r *pool.Request, ended wire.DemandRef) bool {
 	m := &made{req: r, held: map[string]slots.Held{}, ided: ended == (wire.DemandRef{}) && w.IntN(4) == 0, ended: ended}
 	blocks := slots.ByBlocks(r.Slots)
-	for name, n := range r.Slots {
+	for _, name := range sortedNames(r.Slots) {
 		p := slots.New(w.Uint32())
 		p.Read(w.reading(name))
-		h, ok := p.Take(n, blocks[name])
+		h, ok := p.Take(r.Slots[name], blocks[name])
 		if !ok || w.specs[name].Paused {
 			return false
 		}
