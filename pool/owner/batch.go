@@ -23,27 +23,33 @@ const (
 // batch is one transaction.
 type batch struct {
 	nested bool
+	single bool // it has one part at most
 	items  []*item
 	full   bool
 	root   []*pb.RequestOp // besides those of items, and of the guard
+	// pending are pools that it has pending.
+	pending []string
 
-	shared    map[condition]bool
+	shared    map[identity]bool
 	cmps, ops int
 	most      int // of one child
 
 	named  map[wire.Ref]bool // slot keys and blocks that it puts or deletes
+	wrote  map[string]bool   // keys of callers that it puts or deletes
 	ending map[*demand]bool  // demands that end with it
 	moves  map[*demandKey]bool
 }
 
-// newBatch returns an empty transaction, in which each item is a child if it is nested.
-func newBatch(nested bool) *batch {
-	return &batch{nested: nested, shared: map[condition]bool{}, named: map[wire.Ref]bool{}, ending: map[*demand]bool{}, moves: map[*demandKey]bool{}}
+// newBatch returns an empty transaction, in which each item is a child if it is nested. A single one has one part at most.
+func newBatch(nested, single bool) *batch {
+	return &batch{nested: nested, single: single, shared: map[identity]bool{}, named: map[wire.Ref]bool{}, wrote: map[string]bool{}, ending: map[*demand]bool{}, moves: map[*demandKey]bool{}}
 }
 
 // add adds items if it has space for all of them.
 func (b *batch) add(items ...*item) bool {
-	if !b.fits(items) {
+	if len(b.items) == 0 {
+		b.nested = b.nested || !b.fits(items) // with a child for each there is more space
+	} else if b.single || b.repeats(items) || !b.fits(items) {
 		b.full = true
 		return false
 	}
@@ -53,10 +59,13 @@ func (b *batch) add(items ...*item) bool {
 		b.cmps += b.compares(it)
 		b.ops += it.ops()
 		for _, s := range it.shared {
-			b.shared[s.condition] = true
+			b.shared[s.identity] = true
 		}
 		for _, r := range it.refs() {
 			b.named[r] = true
+		}
+		for _, key := range it.callersKeys() {
+			b.wrote[key] = true
 		}
 		if it.kind == moves {
 			b.moves[it.key] = true
@@ -68,11 +77,27 @@ func (b *batch) add(items ...*item) bool {
 	return true
 }
 
+// read has it read a key.
+func (b *batch) read(key string) { b.root = append(b.root, store.Get(key)) }
+
+// addPending has a pool pending.
+func (b *batch) addPending(pool string, put *pb.RequestOp) {
+	b.pending, b.root = append(b.pending, pool), append(b.root, put)
+}
+
 // names reports whether it puts or deletes a key of a claim already: etcd refuses a transaction that names a key twice.
 func (b *batch) names(c *Claim) bool {
 	return slices.ContainsFunc(wire.Refs(c.keys), func(r wire.Ref) bool { return b.named[r] })
 }
 
+// repeats reports whether it puts or deletes a key already that a caller has some items put or delete too.
+func (b *batch) repeats(items []*item) bool {
+	return slices.ContainsFunc(items, func(it *item) bool {
+		return slices.ContainsFunc(it.callersKeys(), func(key string) bool { return b.wrote[key] })
+	})
+}
+
+// fits reports whether it has space for items.
 func (b *batch) fits(items []*item) bool {
 	if b.nested {
 		most := b.most
@@ -80,13 +105,13 @@ func (b *batch) fits(items []*item) bool {
 			most = max(most, it.size())
 		}
 		n := len(b.items) + len(items)
-		return len(b.items) == 0 || n <= maxChildren && n+2+len(b.root)+most <= maxOps
+		return n <= maxChildren && n+2+len(b.root)+most <= maxOps
 	}
 	cmps, ops := 1+b.cmps, 1+b.ops+len(b.root)
 	for _, it := range items {
 		cmps, ops = cmps+b.compares(it), ops+it.ops()
 	}
-	return len(b.items) == 0 || max(cmps, ops) <= maxOps
+	return max(cmps, ops) <= maxOps
 }
 
 // compares returns how many compares an item adds.
@@ -95,8 +120,11 @@ func (b *batch) compares(it *item) int {
 		return len(it.key.pools)
 	}
 	n := len(it.own)
+	for _, w := range it.when {
+		n += len(w.holds)
+	}
 	for _, s := range it.shared {
-		if !b.shared[s.condition] {
+		if !b.shared[s.identity] {
 			n++
 		}
 	}
@@ -108,25 +136,47 @@ func (b *batch) request(g *store.Guard) *pb.TxnRequest {
 	t := &pb.TxnRequest{Compare: []*pb.Compare{g.Compare()}, Success: []*pb.RequestOp{g.Put()}, Failure: []*pb.RequestOp{g.Get()}}
 	if b.nested {
 		for _, it := range b.items {
-			child := &pb.TxnRequest{Compare: slices.Clone(it.own), Success: it.then, Failure: it.orElse}
-			for _, s := range it.shared {
-				child.Compare = append(child.Compare, s.Compare)
-			}
-			t.Success = append(t.Success, store.Nest(child))
+			t.Success = append(t.Success, store.Nest(it.child()))
 		}
 		t.Success = append(t.Success, b.root...)
 		return t
 	}
-	seen := map[condition]bool{}
+	seen := map[identity]bool{}
 	for _, it := range b.items {
 		for _, s := range it.shared {
-			if !seen[s.condition] {
-				seen[s.condition] = true
+			if !seen[s.identity] {
+				seen[s.identity] = true
 				t.Compare = append(t.Compare, s.Compare)
 			}
+		}
+		for _, w := range it.when {
+			t.Compare = append(t.Compare, w.holds...)
 		}
 		t.Compare, t.Success = append(t.Compare, it.own...), append(t.Success, it.then...)
 	}
 	t.Success = append(t.Success, b.root...)
 	return t
+}
+
+// part is what has become of an item of a transaction.
+type part struct {
+	done  bool
+	unmet *Claim // whose conditions do not hold, nil if that is not the reason
+	// responses are those to what the item does, or to what it reads if it fails.
+	responses []*pb.ResponseOp
+}
+
+// parts returns what has become of the items.
+func (b *batch) parts(resp *pb.TxnResponse) []part {
+	all := make([]part, len(b.items))
+	at := 1 // behind the guard
+	for i, it := range b.items {
+		if b.nested {
+			all[i] = it.part(resp.Responses[at+i].GetResponseTxn())
+			continue
+		}
+		all[i] = part{done: true, responses: resp.Responses[at : at+len(it.then)]}
+		at += len(it.then)
+	}
+	return all
 }

@@ -39,6 +39,7 @@ func (w *world) committed(rev int64, events []*mvccpb.Event, req *pb.TxnRequest)
 			w.checkDemands(ev)
 		}
 	}
+	w.checkWritten(events)
 	took := map[string]bool{}
 	for _, ev := range events {
 		ref, err := w.keys.Ref(string(ev.Kv.Key))

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/slots"
@@ -52,6 +54,7 @@ type Claim struct {
 	keys  map[string]slots.Held
 	main  wire.Ref
 	fence int64
+	extra []*pb.ResponseOp
 }
 
 // NewClaim returns a claim for a valid request, which must not be changed.
@@ -75,10 +78,14 @@ func (c *Claim) Fence() store.Fence { return store.FenceAt(c.fence) }
 func (c *Claim) Lease() store.LeaseID { return c.lease }
 
 // Keys returns how many keys it has on its lease.
-func (c *Claim) Keys() int { return len(wire.Refs(c.keys)) }
+func (c *Claim) Keys() int { return len(wire.Refs(c.keys)) + len(c.request.Extra.Leased) }
+
+// Extra returns the responses to [store.Extra.Then] of a claim that was granted; nil if they were lost.
+func (c *Claim) Extra() []*pb.ResponseOp { return c.extra }
 
 // mostKeys returns how many keys it may need at most.
 func (c *Claim) mostKeys() (n int) {
+	n = len(c.request.Extra.Leased)
 	for _, p := range c.pools {
 		if c.blocks[p] {
 			n += slots.MaxAreas
@@ -158,9 +165,9 @@ func (c *Claim) lose(begun uint64) {
 // separate has it committed and released by itself.
 func (c *Claim) separate() { c.alone = true }
 
-// hold records that its keys were put in a revision.
-func (c *Claim) hold(keys map[string]slots.Held, revision int64) {
-	c.state, c.keys, c.fence, c.alone = held, keys, revision, false
+// hold records that its keys were put in a revision, and the responses to what its caller has put with them.
+func (c *Claim) hold(keys map[string]slots.Held, revision int64, extra []*pb.ResponseOp) {
+	c.state, c.keys, c.fence, c.alone, c.extra = held, keys, revision, false, extra
 	c.main = wire.Refs(keys)[0]
 }
 

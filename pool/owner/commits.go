@@ -1,7 +1,6 @@
 package owner
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -29,6 +28,8 @@ type commits struct {
 	releases []*Claim
 	drops    []*offered // offers keys to be deleted
 	again    []*item    // of a transaction that failed, to be sent with a child for each
+	isolated bool       // these, each in a transaction of its own
+	shelf    shelf[*item]
 	flight   *batch
 	split    int // so many more transactions have a child for each item
 	wakes    time.Duration
@@ -40,9 +41,10 @@ func (o *commits) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
 	if o.flight != nil {
 		return nil, false
 	}
-	b := newBatch(len(o.again) > 0 || o.split > 0)
+	b := newBatch(len(o.again) > 0 || o.split > 0, o.isolated)
 	o.wakes = 0
-	if o.repeat(b); len(o.again) == 0 {
+	o.unshelve(now)
+	if o.repeat(b); len(o.again) == 0 && !b.single {
 		p := &plan{commits: o, b: b, now: now, at: at}
 		p.commitOffers()
 		p.claims()
@@ -65,7 +67,16 @@ func (o *commits) repeat(b *batch) {
 	for len(o.again) > 0 && b.add(o.again[0]) {
 		o.again = o.again[1:]
 	}
+	o.isolated = o.isolated && len(o.again) > 0
 }
+
+// resend has items sent again: together, or each in a transaction of its own.
+func (o *commits) resend(items []*item, isolated bool) {
+	o.again, o.isolated = append(o.again, items...), isolated
+}
+
+// suspect records that etcd may not know the lease of a claim.
+func (o *commits) suspect(id store.LeaseID) { o.suspects = append(o.suspects, id) }
 
 // Wakes returns when Next may have something to do without anything else having happened, 0 for never.
 func (o *commits) Wakes() time.Duration { return o.wakes }
@@ -126,16 +137,14 @@ func (o *commits) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 		return true
 	case err != nil:
 		o.flight = nil
-		for _, it := range b.items {
-			o.failed(it, err)
-		}
+		o.refused(b, err)
 		return false
 	case !resp.Succeeded && o.guard.Foreign(resp):
 		return true
 	}
 	o.flight = nil
 	if !resp.Succeeded {
-		o.again, o.split = append(o.again, b.items...), splitFor
+		o.resend(b.items, false)
 		return false
 	}
 	o.guard.Committed(resp.Header.Revision)
@@ -146,35 +155,34 @@ func (o *commits) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 
 // answered records what has become of the items that move demands keys, or of the others.
 func (o *commits) answered(b *batch, resp *pb.TxnResponse, move bool) {
-	for i, it := range b.items {
-		if (it.kind == moves) != move {
-			continue
-		}
-		if !b.nested {
-			o.done(it, resp.Header.Revision)
-		} else if child := resp.Responses[i+1].GetResponseTxn(); child.Succeeded {
-			o.done(it, resp.Header.Revision)
-		} else {
+	for i, p := range b.parts(resp) {
+		switch it := b.items[i]; {
+		case (it.kind == moves) != move:
+		case p.done:
+			o.done(it, resp.Header.Revision, p.responses)
+		case p.unmet != nil:
+			o.unmet(it)
+		default:
 			o.split = splitFor
-			o.lost(it, child.Responses, resp.Header.Revision)
+			o.lost(it, p.responses, resp.Header.Revision)
 		}
 	}
 }
 
-// done records that an item was committed in a revision.
-func (o *commits) done(it *item, revision int64) {
+// done records that an item was committed in a revision, with the responses unless they were lost.
+func (o *commits) done(it *item, revision int64, responses []*pb.ResponseOp) {
 	switch it.kind {
 	case frees:
 		o.released(it.claim, nil)
 	case moves:
 		o.queue.moved(it, true, revision)
 	case takes:
-		o.granted(it, revision)
+		o.granted(it, revision, responses)
 	}
 }
 
 // granted records that the slots of a claim were taken.
-func (o *commits) granted(it *item, revision int64) {
+func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) {
 	c, keys := it.claim, map[string]slots.Held{}
 	o.offers.close(it.offer, it.of, revision)
 	for name, h := range it.held {
@@ -183,7 +191,7 @@ func (o *commits) granted(it *item, revision int64) {
 		}
 		keys[name] = h
 	}
-	c.hold(keys, revision)
+	c.hold(keys, revision, it.responses(responses))
 	if c.demand != nil {
 		o.queue.end(c.demand, true)
 	}
@@ -295,39 +303,16 @@ func (o *commits) withdrawn(c *Claim) {
 
 // refuse refuses a claim.
 func (o *commits) refuse(c *Claim, err error) {
+	if c.withdrawn {
+		o.withdrawn(c)
+		return
+	}
 	if c.demand != nil {
 		o.queue.end(c.demand, false)
 	}
 	c.unreserve(o.leases)
 	c.end()
 	o.outcomes.add(Result{Claim: c, Outcome: Refused, Err: err})
-}
-
-// failed records that an item was not committed for a reason that has nothing to do with slots.
-func (o *commits) failed(it *item, err error) {
-	switch it.kind {
-	case frees:
-		o.release(it.claim)
-		return
-	case moves:
-		o.queue.stay(it.key)
-		return
-	case drops:
-		o.drop(it.offer)
-		return
-	}
-	if it.from != nil {
-		o.release(it.from)
-	}
-	o.memory.giveUp(it)
-	if errors.Is(err, store.ErrLeaseNotFound) {
-		o.suspects = append(o.suspects, it.claim.lease)
-		it.claim.unreserve(o.leases)
-		o.retry(it)
-		return
-	}
-	o.offers.close(it.offer, it.of, 0)
-	o.refuse(it.claim, err)
 }
 
 // Unresolved returns the transaction that reads what has become of one with an unknown outcome, once that can't happen
@@ -378,7 +363,7 @@ func (o *commits) Resolved(resp *pb.TxnResponse) {
 		case it.kind == frees && held:
 			o.release(it.claim)
 		case it.kind == frees, mine:
-			o.done(it, revision)
+			o.done(it, revision, nil)
 		default:
 			o.unresolvedTake(it, resp.Header.Revision)
 		}

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -33,19 +34,21 @@ type item struct {
 
 	shared []shared
 	own    []*pb.Compare
+	when   []condition // of callers, the outermost one first
 	then   []*pb.RequestOp
+	extra  int       // where what the caller writes begins in then
 	reads  []reading // what is read if it fails, with their operations
 	orElse []*pb.RequestOp
 }
 
 // shared is a compare that items of a transaction may have in common.
 type shared struct {
-	condition
+	identity
 	*pb.Compare
 }
 
-// condition identifies a compare: a key or the prefix of a range, and what its revision must be.
-type condition struct {
+// identity is what a compare compares: a key or the prefix of a range, and what its revision must be.
+type identity struct {
 	key      string
 	target   pb.Compare_CompareTarget
 	result   pb.Compare_CompareResult
@@ -54,7 +57,7 @@ type condition struct {
 
 // share returns a compare of one key or range with a revision.
 func share(c *pb.Compare) shared {
-	s := shared{condition{key: string(c.Key), target: c.Target, result: c.Result}, c}
+	s := shared{identity{key: string(c.Key), target: c.Target, result: c.Result}, c}
 	switch c.Target {
 	case pb.Compare_CREATE:
 		s.revision = c.GetCreateRevision()
@@ -64,9 +67,107 @@ func share(c *pb.Compare) shared {
 	return s
 }
 
-// size is the larger one of its compares and its operations, those of a failure included.
-func (it *item) size() int {
+// condition is what a caller demands of the part of a transaction that takes or releases the slots of a claim.
+type condition struct {
+	of    *Claim
+	holds []*pb.Compare
+}
+
+// on adds conditions of the caller of a claim. They go around the compares of the item, so that the answer shows which of
+// them have failed.
+func (it *item) on(of *Claim, holds []*pb.Compare) {
+	if len(holds) > 0 {
+		it.when = append(it.when, condition{of, holds})
+	}
+}
+
+// carry adds what the caller of a claim writes with it, some of it on the lease of the claim, and its conditions.
+func (it *item) carry(at time.Time) {
+	x := &it.claim.request.Extra
+	if x.Stamp != nil {
+		x.Stamp(at)
+	}
+	it.extra = len(it.then)
+	it.then = append(it.then, x.Then...)
+	for _, op := range x.Leased {
+		p := op.GetRequestPut()
+		it.then = append(it.then, store.Put(string(p.Key), p.Value, it.claim.lease))
+	}
+	it.on(it.claim, x.If)
+}
+
+// responses returns those to what the caller of a claim has put with it, of those to the item; nil if there are none.
+func (it *item) responses(all []*pb.ResponseOp) []*pb.ResponseOp {
+	n := len(it.claim.request.Extra.Then)
+	if n == 0 || len(all) == 0 {
+		return nil
+	}
+	return all[it.extra : it.extra+n]
+}
+
+// callersKeys returns the keys that callers put or delete with it.
+func (it *item) callersKeys() (keys []string) {
+	if it.kind != takes && it.kind != frees {
+		return nil
+	}
+	for _, op := range it.then[it.extra:] {
+		switch r := op.Request.(type) {
+		case *pb.RequestOp_RequestPut:
+			keys = append(keys, string(r.RequestPut.Key))
+		case *pb.RequestOp_RequestDeleteRange:
+			keys = append(keys, string(r.RequestDeleteRange.Key))
+		}
+	}
+	return keys
+}
+
+// foreign reports whether it puts a key of a caller on another lease than that of its claim: if that is gone, it can never be
+// put.
+func (it *item) foreign() bool {
+	if it.kind != takes && it.kind != frees {
+		return false
+	}
+	return slices.ContainsFunc(it.then[it.extra:], func(op *pb.RequestOp) bool {
+		p := op.GetRequestPut()
+		return p != nil && p.Lease != 0 && store.LeaseID(p.Lease) != it.claim.lease
+	})
+}
+
+// child returns it as a transaction of its own.
+func (it *item) child() *pb.TxnRequest {
+	t := &pb.TxnRequest{Compare: slices.Clone(it.own), Success: it.then, Failure: it.orElse}
+	for _, s := range it.shared {
+		t.Compare = append(t.Compare, s.Compare)
+	}
+	for _, w := range slices.Backward(it.when) {
+		t = &pb.TxnRequest{Compare: slices.Clone(w.holds), Success: []*pb.RequestOp{store.Nest(t)}}
+	}
+	return t
+}
+
+// part returns what the answer to its transaction says.
+func (it *item) part(t *pb.TxnResponse) part {
+	for _, w := range it.when {
+		if !t.Succeeded {
+			return part{unmet: w.of}
+		}
+		t = t.Responses[0].GetResponseTxn()
+	}
+	return part{done: t.Succeeded, responses: t.Responses}
+}
+
+// width is the larger one of the compares and operations that are not for callers' conditions, those of a failure included.
+func (it *item) width() int {
 	return max(len(it.own)+len(it.shared), it.ops(), len(it.orElse))
+}
+
+// size is how many compares or operations a child needs: etcd adds up the levels.
+func (it *item) size() int {
+	n := it.width()
+	for _, w := range it.when {
+		n += len(w.holds)
+	}
+	return n
 }
 
 // ops is how many operations it has.
@@ -99,6 +200,7 @@ func (m *memory) takeOver(it *item, at time.Time) {
 	for _, p := range it.then {
 		it.own = append(it.own, store.ModEquals(string(p.GetRequestPut().Key), it.from.fence))
 	}
+	it.carry(at)
 }
 
 // takeNew has a claim take slots that are free as far as is known. Full is a pool that has none. It is false if something has
@@ -120,6 +222,7 @@ func (m *memory) takeNew(it *item, at time.Time) (full string, ok bool) {
 		m.hold(it, k, h)
 	}
 	m.put(it, at)
+	it.carry(at)
 	return "", true
 }
 
@@ -219,6 +322,7 @@ func (m *memory) free(c *Claim) *item {
 	for _, r := range wire.Refs(c.keys) {
 		it.then = append(it.then, store.Delete(r.Key(m.keys)))
 	}
+	it.extra = len(it.then)
 	return it
 }
 

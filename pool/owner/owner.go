@@ -102,7 +102,13 @@ func (o *Owner) Withdraw(c *Claim) {
 }
 
 // Wakes returns when a half may have a next transaction without anything else having happened; 0 is never.
-func (o *Owner) Wakes() time.Duration { return o.commits.Wakes() }
+func (o *Owner) Wakes() time.Duration {
+	at := o.commits.Wakes()
+	if q := o.queue.shelf.wakes(); at == 0 || q != 0 && q < at {
+		at = q
+	}
+	return at
+}
 
 // Waiting returns how many claims wait in the queue.
 func (o *Owner) Waiting() int { return o.queue.waits }

@@ -93,7 +93,8 @@ func (p *plan) takeOffered(c *Claim, of *offered, offer wire.Offer) (it *item, l
 		}
 	}
 	p.memory.put(it, p.at)
-	if it.size() > slots.MaxCompares {
+	it.carry(p.at)
+	if it.width() > slots.MaxCompares {
 		p.undo(it)
 		return nil, false
 	}
@@ -150,7 +151,7 @@ func (p *plan) claim(c *Claim) bool {
 	}
 	p.memory.underPending(it)
 	p.memory.readOnFailure(it)
-	if it.size() > slots.MaxCompares {
+	if it.width() > slots.MaxCompares {
 		p.memory.giveUp(it)
 		return p.wait(c, verdict{is: mustWait, pools: c.pools, why: Wide})
 	}
@@ -240,7 +241,7 @@ func (p *plan) handOn(from *Claim) bool {
 		return false
 	}
 	d := p.queue.first(from.kind)
-	if d == nil {
+	if d == nil || d.claim.alone {
 		return false
 	}
 	it := &item{kind: takes, claim: d.claim, from: from}

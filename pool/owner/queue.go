@@ -2,7 +2,6 @@ package owner
 
 import (
 	"cmp"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -42,6 +41,8 @@ type queue struct {
 	role     roleSeen
 	suspects []store.LeaseID // that etcd may not know
 	polls    int
+	isolated int // so many more transactions have one part each
+	shelf    shelf[refusedPart]
 }
 
 // roleSeen is the role of the dispatcher as an answer to the queue has shown it.
@@ -196,13 +197,14 @@ func (q *queue) polled(pools []string, created map[string]int64, revision int64)
 }
 
 // Next returns the next transaction, false if there is none, or one is under way.
-func (q *queue) Next(time.Duration, time.Time) (*pb.TxnRequest, bool) {
+func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 	if q.flight != nil {
 		return nil, false
 	}
+	q.unshelve(now)
 	q.place()
-	b := newBatch(true)
-	b.root = append(b.root, store.Get(q.keys.Role()))
+	b := newBatch(true, q.isolated > 0)
+	b.read(q.keys.Role())
 	var rest []*demandKey
 	for i, k := range q.changed {
 		switch {
@@ -227,17 +229,48 @@ func (q *queue) Next(time.Duration, time.Time) (*pb.TxnRequest, bool) {
 	}
 	q.changed = rest
 	for _, p := range slices.Sorted(maps.Keys(q.pending)) {
-		if len(b.items)+len(b.root) < maxChildren {
-			b.root = append(b.root, store.Put(q.keys.Pending(p), wire.EncodeEmpty(), 0))
+		if q.mayPend(b, p) {
+			b.addPending(p, store.Put(q.keys.Pending(p), wire.EncodeEmpty(), 0))
 			delete(q.pending, p)
 		}
 	}
-	if len(b.items) == 0 && len(b.root) == 1 {
+	if len(b.items)+len(b.pending) == 0 {
+		q.isolated = 0
 		return nil, false
 	}
+	q.isolated = max(0, q.isolated-1)
 	q.flight = b
 	return b.request(&q.guard), true
 }
+
+// mayPend reports whether a transaction may have a pool pending.
+func (q *queue) mayPend(b *batch, pool string) bool {
+	parts := len(b.items) + len(b.root)
+	return parts < maxChildren && !(b.single && parts > 1) && !q.refusesPending(pool)
+}
+
+// unshelve has what was refused some time ago tried again.
+func (q *queue) unshelve(now time.Duration) {
+	for _, x := range q.shelf.take(now) {
+		if x.key != nil {
+			q.changed = append(q.changed, x.key)
+		} else {
+			q.pending[x.pool] = true
+		}
+	}
+}
+
+// isolate has so many transactions have one part each.
+func (q *queue) isolate(transactions int) { q.isolated = transactions }
+
+// shelve has a key that is to be put later, and not yet.
+func (q *queue) shelve(k *demandKey) {
+	q.changed = slices.DeleteFunc(q.changed, func(o *demandKey) bool { return o == k })
+	q.shelf.put(refusedPart{key: k})
+}
+
+// suspect records that etcd may not know the lease of demands.
+func (q *queue) suspect(id store.LeaseID) { q.suspects = append(q.suspects, id) }
 
 // place puts demands without a key into new keys, those with the same pools together.
 func (q *queue) place() {
@@ -317,13 +350,7 @@ func (q *queue) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 		return true
 	case err != nil:
 		q.flight = nil
-		for _, it := range b.items {
-			if errors.Is(err, store.ErrLeaseNotFound) {
-				q.suspects = append(q.suspects, it.key.lease.id)
-			}
-			q.stay(it.key)
-		}
-		q.pend()
+		q.refused(b, err)
 		return false
 	case !resp.Succeeded:
 		return true // the guard is all that is compared

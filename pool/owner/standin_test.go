@@ -298,12 +298,18 @@ func (d *standIn) disturb() {
 
 // checkOffered checks that a claim that has waited takes what it was offered.
 func (w *world) checkOffered(s wire.Slot, put *mvccpb.Event, events []*mvccpb.Event) {
+	var offers []*mvccpb.KeyValue // those that are open, or were
 	for _, ev := range events {
-		name, err := w.keys.OfferKey(string(ev.Kv.Key))
-		if err != nil || name.Name < 0 || ev.Type != mvccpb.DELETE || ev.PrevKv == nil {
+		if ev.Type == mvccpb.DELETE && ev.PrevKv != nil {
+			offers = append(offers, ev.PrevKv)
+		}
+	}
+	for _, kv := range slices.AppendSeq(offers, w.etcd.All(w.keys.OffersAll())) {
+		name, err := w.keys.OfferKey(string(kv.Key))
+		if err != nil || name.Name < 0 {
 			continue
 		}
-		list, _ := wire.DecodeOffers(string(ev.Kv.Key), ev.PrevKv.Value)
+		list, _ := wire.DecodeOffers(string(kv.Key), kv.Value)
 		if slices.ContainsFunc(list, func(of wire.Offer) bool { return of.Demand == s.Demand }) {
 			return
 		}

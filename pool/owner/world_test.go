@@ -34,6 +34,7 @@ type world struct {
 	stamps  map[string]wire.Stamp
 	clock   time.Duration
 	outside bool // etcd carries out what no instance has sent
+	written *written
 	errs    []string
 	stats
 }
@@ -97,7 +98,7 @@ var poolNames = []string{"db", "gpu"}
 func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(seed, 1)), etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")},
-		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{},
+		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, written: newWritten(),
 	}
 	w.d = newStandIn(w)
 	w.etcd.OnCommit(w.committed)
@@ -189,6 +190,7 @@ func (w *world) step(h *host) {
 		h.Age(w.now())
 	case x < 96:
 		h.RoleChanged()
+		w.setFlag()
 	case x < 97:
 		w.loseLease(h)
 	case x < 98:
@@ -228,6 +230,9 @@ func (w *world) claim(h *host, needs map[string]int) *Claim {
 		}
 		r.Wait = time.Duration(w.IntN(3)) * time.Second
 		r.Priority = w.IntN(5) / 4
+	}
+	if needs == nil {
+		w.writeWith(r, fmt.Sprint("c", w.stats.claims+1))
 	}
 	w.stats.claims++
 	w.clock += 2 * time.Millisecond
@@ -339,6 +344,9 @@ func (w *world) results(h *host) {
 		case Granted:
 			w.granted++
 			h.held = append(h.held, r.Claim)
+			w.checkResponses(r.Claim)
+		case Refused:
+			w.checkRefusal(r.Claim, r.Err)
 		case Released:
 			if errors.Is(r.Err, ErrGone) {
 				w.check(w.freed[r.Claim.main.Key(w.keys)] > r.Claim.fence, "the slots of claim %s of revision %d were gone", r.Claim.request.ID, r.Claim.fence)
@@ -393,9 +401,6 @@ func (w *world) carryOn(sent *[]*message) *message {
 			return nil
 		}
 		m.resp, m.err = w.carry(m.t)
-		if m.err != nil { // there is no other reason in this world
-			m.err = fmt.Errorf("%w: %w", store.ErrLeaseNotFound, m.err)
-		}
 		return nil
 	}
 	*sent = (*sent)[1:]
@@ -409,6 +414,9 @@ func (w *world) carryOn(sent *[]*message) *message {
 func (w *world) carry(t *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if w.without != nil {
 		dropCompares(t, w.without)
+	}
+	if names(t, "/denied/") {
+		return nil, store.ErrDenied
 	}
 	return w.etcd.Txn(t)
 }

@@ -15,8 +15,9 @@ const (
 	MaxRuns = 64
 	// MaxNumbersOfPool bounds the numbers of a pool: it is the highest limit.
 	MaxNumbersOfPool = 1_000_000
-	// MaxCompares bounds the compares of a claim: etcd accepts 128 in a transaction, 18 of which are for others.
-	MaxCompares = 110
+	// MaxCompares bounds the compares of a claim. etcd accepts 128 in a transaction: 16 of them are for conditions of the
+	// caller, and 4 for what else is in the transaction.
+	MaxCompares = 108
 )
 
 // Block is a key that holds numbers of one area or, in a pool without a limit, a count of slots.

@@ -1,0 +1,182 @@
+package owner
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// refusal says what a refusal by etcd is about.
+type refusal int
+
+const (
+	ofNone  refusal = iota // the login: the same can be sent again
+	ofLease                // a lease is gone
+	ofPart                 // something in the transaction
+)
+
+// refusalOf returns what an error with a known outcome is about.
+func refusalOf(err error) refusal {
+	switch {
+	case errors.Is(err, store.ErrTokenExpired), errors.Is(err, store.ErrNoLogin):
+		return ofNone
+	case errors.Is(err, store.ErrLeaseNotFound):
+		return ofLease
+	}
+	return ofPart
+}
+
+// refused takes a transaction that etcd has not carried out, and never will. If that is about one of several parts, each is
+// sent in a transaction of its own, to find out which.
+func (o *commits) refused(b *batch, err error) {
+	about := refusalOf(err)
+	foreign := false
+	for _, it := range b.items {
+		foreign = foreign || it.foreign()
+	}
+	switch {
+	case about == ofNone:
+		o.resend(b.items, o.isolated)
+	case about == ofLease && !foreign:
+		for _, it := range b.items {
+			o.leaseless(it)
+		}
+	case len(b.items) == 1:
+		o.refusedAlone(b.items[0], err)
+	default:
+		var each []*item
+		for _, it := range b.items {
+			if it.kind == moves { // the queue puts it
+				o.queue.stay(it.key)
+			} else {
+				each = append(each, it)
+			}
+		}
+		o.resend(each, true)
+	}
+}
+
+// leaseless records that an item was not committed because a lease is gone, which may be that of its claim.
+func (o *commits) leaseless(it *item) {
+	switch it.kind {
+	case frees:
+		o.release(it.claim)
+	case moves:
+		o.queue.stay(it.key)
+	case drops:
+		o.drop(it.offer)
+	case takes:
+		if it.from != nil {
+			o.release(it.from)
+		}
+		o.memory.giveUp(it)
+		o.suspect(it.claim.lease)
+		it.claim.unreserve(o.leases)
+		o.retry(it)
+	}
+}
+
+// refusedAlone records that etcd has refused an item. What has to be done is tried again later; a claim is refused.
+func (o *commits) refusedAlone(it *item, err error) {
+	switch it.kind {
+	case moves:
+		o.queue.stay(it.key)
+		return
+	case frees:
+		it.claim.release() // but not yet
+		o.shelf.put(it)
+		return
+	case drops:
+		o.shelf.put(it)
+		return
+	}
+	c := it.claim
+	if refusalOf(err) == ofLease {
+		o.suspect(c.lease)
+	}
+	o.memory.giveUp(it)
+	if from := it.from; from != nil { // it is not known yet which of them it is about
+		from.separate()
+		c.separate()
+		o.release(from)
+		o.retry(it)
+		return
+	}
+	o.offers.close(it.offer, it.of, 0)
+	o.refuse(c, refusedFor(c, err))
+}
+
+// refusedFor returns the error for a claim that etcd has refused.
+func refusedFor(c *Claim, err error) error {
+	if refusalOf(err) == ofLease {
+		return store.Problem("what claim "+c.request.ID+" was to happen with can't be written", err)
+	}
+	return store.Problem("the claim was refused", err)
+}
+
+// unshelve has what was refused some time ago tried again.
+func (o *commits) unshelve(now time.Duration) {
+	for _, it := range o.shelf.take(now) {
+		switch {
+		case it.kind == drops:
+			o.drop(it.offer)
+		case it.claim.state == releasing:
+			o.release(it.claim)
+		}
+	}
+	if at := o.shelf.wakes(); at > 0 {
+		o.wake(at)
+	}
+}
+
+// unmet records that an item was not committed because a condition of its caller does not hold.
+func (o *commits) unmet(it *item) {
+	o.memory.giveUp(it)
+	if it.from != nil {
+		o.release(it.from)
+	}
+	o.offers.close(it.offer, it.of, 0)
+	o.refuse(it.claim, precondition(it.claim))
+}
+
+// precondition returns the error for a claim with a condition that does not hold.
+func precondition(c *Claim) error {
+	return problem.New(problem.Precondition, "what claim %q was to happen with is no longer so", c.request.ID)
+}
+
+// refusedPart is what etcd has refused of the wait queue: a demands key, or that a pool becomes pending.
+type refusedPart struct {
+	key  *demandKey
+	pool string
+}
+
+// refused takes a transaction that etcd has not carried out, and never will. If that is about one of several parts, each is
+// sent in a transaction of its own, to find out which. What is refused alone is put aside: its claims wait with the
+// stamps that they have, where no other instance sees them.
+func (q *queue) refused(b *batch, err error) {
+	about, parts := refusalOf(err), len(b.items)+len(b.pending)
+	for _, it := range b.items {
+		if about == ofLease {
+			q.suspect(it.key.lease.id)
+		}
+		if q.stay(it.key); about == ofPart && parts == 1 {
+			q.shelve(it.key)
+		}
+	}
+	q.pend()
+	switch {
+	case about != ofPart:
+	case parts > 1:
+		q.isolate(parts)
+	case len(b.pending) == 1:
+		q.shelf.put(refusedPart{pool: b.pending[0]})
+	}
+}
+
+// refusesPending reports whether it was refused, some time ago, that a pool becomes pending.
+func (q *queue) refusesPending(pool string) bool {
+	return slices.ContainsFunc(q.shelf.list, func(x shelved[refusedPart]) bool { return x.what.pool == pool })
+}
