@@ -28,6 +28,7 @@ var specifying = []behavior{
 	{"limits change under load and no claim is granted above them", limitsUnderLoad, everywhere},
 	{"a new claim above the limit is refused and says so", impossible, everywhere},
 	{"a claim that waits keeps waiting when the limit is lowered below it and others pass it", keepsWaiting, everywhere},
+	{"a client that comes back within 10 s keeps waiting above a lowered limit and is refused later", comesBackAbove, standIn},
 	{"a deleted pool refuses its waiters and keeps its holders", deleted, everywhere},
 	{"a change keeps what it does not name", changeKeeps, everywhere},
 	{"two operators do not undo each other's changes", conditions, everywhere},
@@ -257,6 +258,22 @@ func keepsWaiting(w world) {
 	wide.still()
 	w.pool("db", 3, reserveAfter(0))
 	two.release(wide.got())
+	w.empty()
+}
+
+func comesBackAbove(w world) {
+	w.pool("db", 3)
+	one, two := w.host("one"), w.host("two")
+	held := one.take("held", slots(3))
+	wide := two.queued("wide", slots(3))
+	w.pool("db", 2)
+	wide.hangUp()
+	w.pass(2 * time.Second)
+	wide = two.queued("wide", slots(3))
+	wide.hangUp()
+	w.pass(11 * time.Second)
+	two.ask("wide", slots(3)).refused(problem.ExceedsLimit)
+	one.release(held)
 	w.empty()
 }
 
