@@ -57,7 +57,6 @@ func (opener) Known() map[string]string {
 		"a waiting host that was killed delays all others by 600 ms in all":                   "each of its waiting claims delays the others by 2.3 s",
 		"slots of a task that were released are free for all hosts immediately":               "their host retains them for a second",
 		"a gated run gets the slots of a task that were released on another host":             "their host retains them for a second",
-		"an id is free on all hosts as soon as its claim of a task is released":               "etcd shows the id for as long as the slots are retained",
 		"a waiting claim is granted by its poll while no watch of its host delivers anything": "it polls, and then waits for its watch",
 		"an id is held once though two hosts ask for it at the same moment":                   "hosts do not compare ids, and both are granted",
 		"names of pools that are not in use are forgotten":                                    "it keeps 2 KB of each pool that a request has named",

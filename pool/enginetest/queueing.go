@@ -168,6 +168,7 @@ func reserves(w world) {
 	if passes(w, one, "late") {
 		w.Error("slots that are reserved were granted to another claim")
 	}
+	w.becomesQueue("wide")
 	if _, waiters := w.read().Claims(); len(waiters) != 1 || !waiters[0].Reserve {
 		w.Errorf("those that wait are %+v", waiters)
 	}

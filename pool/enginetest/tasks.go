@@ -60,17 +60,26 @@ func taskFree(w world) {
 
 func taskGated(w world) {
 	one, two := twoOfTask(w, 3)
-	one.release(one.take("a", slotsOfTask(3)))
-	two.release(two.take("b", slotsOfTask(3), extra(w.key("record")), func(r *pool.Request) { r.Bridge = true }))
+	for i := range 3 {
+		one.release(one.take(fmt.Sprint("a", i), slotsOfTask(1)))
+		record := w.key(fmt.Sprint("record", i))
+		two.release(two.take(fmt.Sprint("b", i), slotsOfTask(3), extra(record), func(r *pool.Request) { r.Bridge = true }))
+	}
 }
 
+// taskID has a host use the slots of a claim that has ended for its next one.
 func taskID(w world) {
 	one, two := twoOfTask(w, 5)
-	one.release(one.take("a", slotsOfTask(2)))
-	two.release(two.take("a", slotsOfTask(2)))
-	w.caughtUp()
-	_, err := w.read().Why("a")
-	w.problem(err, problem.ClaimNotFound)
+	for i := range 3 {
+		id := fmt.Sprint("a", i)
+		one.release(one.take(id, slotsOfTask(1)))
+		next := one.take(fmt.Sprint("b", i), slotsOfTask(1))
+		two.release(two.take(id, slotsOfTask(1)))
+		w.caughtUp()
+		_, err := w.read().Why(id)
+		w.problem(err, problem.ClaimNotFound)
+		one.release(next)
+	}
 }
 
 func taskOrder(w world) {
