@@ -129,7 +129,7 @@ func (r reading) readRelated(ctx context.Context, name string) error {
 			if _, err := r.read(ctx, r.keys.Pool(other)); err != nil {
 				return err
 			}
-			r.only[other] = true
+			r.add(other)
 		}
 	}
 	for i, first := range r.firsts() {
@@ -184,6 +184,12 @@ func (r reading) unread(names map[string]bool) []string {
 	maps.DeleteFunc(names, func(name string, _ bool) bool { return r.only == nil || r.only[name] })
 	return sortedNames(names)
 }
+
+// none records that only pools are read which are added.
+func (r reading) none() { r.only = map[string]bool{} }
+
+// add records that a pool was read.
+func (r reading) add(name string) { r.only[name] = true }
 
 // readMains reads the main keys of some claims that were read without, so that a reason can name them.
 func (r reading) readMains(ctx context.Context) error {

@@ -1,0 +1,132 @@
+package list
+
+import (
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/admit"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// Turns says which claims may take slots now, in the order of all that wait. It does not know of offers unless the state has
+// them: a demand keeps the slots for which it has its turn.
+type Turns struct {
+	walk    *admit.Walk
+	index   map[string]int // of each pool
+	free    []int          // before the first claim
+	own     []wire.DemandRef
+	waiting map[string]int // demands, by pool
+}
+
+// Part is a state of some pools, which [Part.Add] names.
+type Part struct{ reading }
+
+// NewPart returns a state of no pool, at a revision.
+func NewPart(keys store.Keys, revision int64) Part {
+	r := reading{State: New(keys, revision)}
+	r.none()
+	return Part{r}
+}
+
+// Add records that all of a pool is put, but for what [Part.LeaveOut] says.
+func (p Part) Add(pool string) { p.add(pool) }
+
+// LeaveOut records that some slot keys of a pool are not put, and whether some of its demands are not.
+func (p Part) LeaveOut(pool string, keys int, demands bool) {
+	p.State.pool(pool).unread(keys)
+	p.stop(demands)
+}
+
+// Named returns the pools that demands name and that were not added, by name.
+func (p Part) Named() []string {
+	names := map[string]bool{}
+	for _, d := range p.demands {
+		if d.First != "" {
+			names[d.First] = true
+			continue
+		}
+		for name := range d.List[0].Pools { // all of a key have the same
+			names[name] = true
+		}
+	}
+	return p.unread(names)
+}
+
+// OfWorkers reports whether a demand of a worker is there: its turn depends on the places of the worker.
+func (p Part) OfWorkers() bool {
+	for _, d := range p.demands {
+		for i := range d.List {
+			if d.List[i].Steps > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Turns returns whose turn it is, with the demands of an instance as its own. A pool that was not added has free
+// slots for every claim. Slots are kept for no demand that has ended, is incomplete, or is of a worker without places.
+func (p Part) Turns(host, name string) *Turns {
+	queue := p.waiting()
+	f := p.fill(queue, nil)
+	t := &Turns{walk: f.walk, index: f.index, free: admit.FreeSlots(f.capacities), waiting: map[string]int{}}
+	for _, w := range queue {
+		times := f.wanted(w)
+		if times > 0 {
+			for name := range w.Pools {
+				t.waiting[name]++
+			}
+		}
+		one, limited := f.waiterOf(w)
+		for i := range times {
+			if i > 0 && !limited || t.walk.Next(one) != admit.Fit {
+				break
+			}
+			f.uses(w, 1)
+			if w.Steps == 0 && w.by == (instance{host, name}) {
+				t.own = append(t.own, w.ref)
+			}
+		}
+	}
+	return t
+}
+
+// waiterOf returns what Admit needs to know of a waiter in the pools that are known, and whether one of them has a limit.
+func (f *filling) waiterOf(w *waiter) (one *admit.Waiter, limited bool) {
+	one = &admit.Waiter{Reserve: w.Reserve}
+	for name, n := range w.Pools {
+		if f.only[name] {
+			i := f.index[name]
+			one.Needs = append(one.Needs, admit.Need{Pool: i, N: n})
+			limited = limited || f.capacities[i].Limit != admit.Unlimited
+		}
+	}
+	return one, limited
+}
+
+// Own returns the demands of the instance whose turn it is, but for those of workers, in order.
+func (t *Turns) Own() []wire.DemandRef { return t.own }
+
+// Waiting returns how many demands wait for a pool, without those that only wait for a place.
+func (t *Turns) Waiting(pool string) int { return t.waiting[pool] }
+
+// Next reports whether a claim may take slots behind all that wait, and behind those for which Next was true before.
+func (t *Turns) Next(needs map[string]int) bool {
+	one := &admit.Waiter{}
+	for name, n := range needs {
+		i, ok := t.index[name]
+		if !ok {
+			return false
+		}
+		one.Needs = append(one.Needs, admit.Need{Pool: i, N: n})
+	}
+	return t.walk.Next(one) == admit.Fit
+}
+
+// Short returns a pool in which a claim would not fit if nobody waited, empty if there is none.
+func (t *Turns) Short(needs map[string]int) string {
+	for _, name := range sortedNames(needs) {
+		if i, ok := t.index[name]; !ok || t.free[i] < needs[name] {
+			return name
+		}
+	}
+	return ""
+}
