@@ -15,6 +15,9 @@ const (
 	maxOps = 128
 	// maxChildren leaves a child as many compares and operations as most claims need.
 	maxChildren = 60
+	// maxSize is the most compares or operations of a child that takes over keys: the guard, the child and a demands key are
+	// the operations of its parent then.
+	maxSize = maxOps - 3
 	// splitFor is how many transactions have children from the start after one has failed: where there was one race
 	// there will be others.
 	splitFor = 8

@@ -49,12 +49,15 @@ type Claim struct {
 	arrived   uint64 // reads that had begun when it came, or had to be read for
 	races     int
 	alone     bool // it is committed or released without another claim
+	accused   bool // etcd has refused a transaction in which it takes over keys
 	demand    *demand
 
 	keys  map[string]slots.Held
 	main  wire.Ref
 	fence int64
 	extra []*pb.ResponseOp
+
+	combined *combined // with what it is released; nil if it is released by itself
 }
 
 // NewClaim returns a claim for a valid request, which must not be changed.
@@ -165,6 +168,9 @@ func (c *Claim) lose(begun uint64) {
 // separate has it committed and released by itself.
 func (c *Claim) separate() { c.alone = true }
 
+// accuse has it committed by itself, since etcd has refused a transaction with it.
+func (c *Claim) accuse() { c.alone, c.accused = true, true }
+
 // hold records that its keys were put in a revision, and the responses to what its caller has put with them.
 func (c *Claim) hold(keys map[string]slots.Held, revision int64, extra []*pb.ResponseOp) {
 	c.state, c.keys, c.fence, c.alone, c.extra = held, keys, revision, false, extra
@@ -173,6 +179,12 @@ func (c *Claim) hold(keys map[string]slots.Held, revision int64, extra []*pb.Res
 
 // release marks it as one whose slots are to be released.
 func (c *Claim) release() { c.state = releasing }
+
+// combine marks it as one whose slots are to be released together with other writes.
+func (c *Claim) combine(w *combined) { c.combined = w }
+
+// stay marks it as held: its combined release has not happened.
+func (c *Claim) stay() { c.state, c.combined, c.alone = held, nil, false }
 
 // free marks it as being released.
 func (c *Claim) free() { c.state = freeing }

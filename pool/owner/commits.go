@@ -161,7 +161,7 @@ func (o *commits) answered(b *batch, resp *pb.TxnResponse, move bool) {
 		case p.done:
 			o.done(it, resp.Header.Revision, p.responses)
 		case p.unmet != nil:
-			o.unmet(it)
+			o.unmet(it, p.unmet)
 		default:
 			o.split = splitFor
 			o.lost(it, p.responses, resp.Header.Revision)
@@ -173,7 +173,7 @@ func (o *commits) answered(b *batch, resp *pb.TxnResponse, move bool) {
 func (o *commits) done(it *item, revision int64, responses []*pb.ResponseOp) {
 	switch it.kind {
 	case frees:
-		o.released(it.claim, nil)
+		o.released(it.claim, revision, nil)
 	case moves:
 		o.queue.moved(it, true, revision)
 	case takes:
@@ -197,7 +197,7 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 	}
 	if from := it.from; from != nil {
 		o.finish(from)
-		o.outcomes.add(Result{Claim: from, Outcome: Released})
+		o.outcomes.add(Result{Claim: from, Outcome: Released, Revision: revision})
 	}
 	if c.withdrawn {
 		o.release(c)
@@ -213,9 +213,9 @@ func (o *commits) release(c *Claim) {
 }
 
 // released records that the slots of a claim are free, or were gone.
-func (o *commits) released(c *Claim, err error) {
+func (o *commits) released(c *Claim, revision int64, err error) {
 	o.forget(c, err == nil)
-	o.outcomes.add(Result{Claim: c, Outcome: Released, Err: err})
+	o.outcomes.add(Result{Claim: c, Outcome: Released, Revision: revision, Err: err})
 }
 
 // forget ends a claim whose keys were deleted, by a transaction of this instance or without it.
@@ -244,7 +244,7 @@ func (o *commits) finish(c *Claim) {
 func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
 	switch it.kind {
 	case frees:
-		o.released(it.claim, ErrGone)
+		o.released(it.claim, 0, ErrGone)
 		return
 	case moves:
 		o.queue.moved(it, false, revision)
@@ -362,9 +362,15 @@ func (o *commits) Resolved(resp *pb.TxnResponse) {
 		switch held := mine && revision == it.claim.fence; {
 		case it.kind == frees && held:
 			o.release(it.claim)
+		case it.kind == frees && it.claim.combined != nil:
+			o.released(it.claim, 0, errOutcomeUnknown)
 		case it.kind == frees, mine:
 			o.done(it, revision, nil)
 		default:
+			if from := it.from; from != nil && from.combined != nil && revision != from.fence {
+				it.withoutFrom()
+				o.released(from, 0, errOutcomeUnknown)
+			}
 			o.unresolvedTake(it, resp.Header.Revision)
 		}
 	}
@@ -383,6 +389,9 @@ func (o *commits) unresolvedTake(it *item, revision int64) {
 // leaseLost records that a lease has ended, with the slots of claims. Those that are being released find out by themselves.
 func (o *commits) leaseLost(claims []*Claim) {
 	for _, c := range claims {
+		if c.state == freeing && c.combined != nil {
+			c.combined.lose()
+		}
 		if c.state != held && c.state != releasing {
 			continue
 		}

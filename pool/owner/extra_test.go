@@ -12,13 +12,14 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // goneLease is a lease that nobody has granted.
 const goneLease = 1 << 40
 
 // flags are keys that callers' conditions compare.
-var flags = []string{"/b/flag/a", "/b/flag/b"}
+var flags = []string{"/b/flag/a", "/b/flag/b", "/b/until/c"}
 
 // written is what callers write together with slots.
 type written struct {
@@ -27,10 +28,19 @@ type written struct {
 	changed map[string]int64        // the revision at which a flag was changed last
 	keys    int                     // that were written with slots
 	refused map[problem.Code]int
+	ended   map[string]*ending // combined releases, by the id of the claim
+	outcome map[string]int     // of combined releases
+}
+
+// ending is a combined release.
+type ending struct {
+	store.Extra
+	plain   bool  // the claim is to be released in any case
+	written int64 // the revision; 0 if it was not
 }
 
 func newWritten() *written {
-	return &written{map[string]*store.Extra{}, map[string]bool{}, map[string]int64{}, 0, map[problem.Code]int{}}
+	return &written{map[string]*store.Extra{}, map[string]bool{}, map[string]int64{}, 0, map[problem.Code]int{}, map[string]*ending{}, map[string]int{}}
 }
 
 // writeWith has a claim written together with other keys, under conditions.
@@ -40,7 +50,7 @@ func (w *world) writeWith(r *pool.Request, id string) {
 	}
 	x := &r.Extra
 	w.written.by[id] = x
-	for _, f := range flags[w.IntN(len(flags)):] {
+	for _, f := range flags[w.IntN(2):2] {
 		switch w.IntN(6) {
 		case 0:
 			x.If = append(x.If, store.Present(f))
@@ -109,6 +119,7 @@ func (w *world) checkWritten(events []*mvccpb.Event) {
 			w.written.keys += with[id]
 		}
 	}
+	w.checkEnded(events)
 	for id := range with {
 		w.check(took[id], "what goes with claim %s is written without slots", id)
 	}
@@ -155,15 +166,115 @@ func names(t *pb.TxnRequest, part string) bool {
 	})
 }
 
+// releaseWith releases a claim together with other writes. It is false if that is not possible.
+func (w *world) releaseWith(h *host, c *Claim) bool {
+	id := c.request.ID
+	e := &ending{}
+	switch w.IntN(4) {
+	case 0:
+		e.If = []*pb.Compare{store.Present(flags[2])}
+	case 1:
+		e.If = []*pb.Compare{store.CreateEquals(flags[2], 0)}
+	}
+	e.Then = []*pb.RequestOp{store.Put("/b/ended/"+id, []byte(id), 0), store.Delete("/b/leased/" + id)}
+	switch w.IntN(30) {
+	case 0:
+		e.Then = append(e.Then, store.Put("/b/foreign/"+id, nil, goneLease))
+	case 1:
+		e.Then = append(e.Then, store.Put("/b/denied/"+id, nil, 0))
+	case 2:
+		e.Then = append(e.Then, store.Put("/b/shared", []byte(id), 0))
+	}
+	if err := h.ReleaseWith(c, e.Extra); err != nil {
+		w.check(errors.Is(err, pool.ErrNotCombined) && len(wire.Refs(c.keys)) > maxCombined, "claim %s: %v", id, err)
+		return false
+	}
+	w.written.ended[id] = e
+	if e.plain = w.IntN(8) == 0; e.plain {
+		h.Release(c)
+	}
+	return true
+}
+
+// checkEnded checks that what goes with a release is written in the revision in which the slots are released.
+func (w *world) checkEnded(events []*mvccpb.Event) {
+	gave := map[string]bool{}
+	for _, ev := range events {
+		if ev.PrevKv == nil {
+			continue
+		}
+		if _, s, err := w.keys.DecodeSlot(string(ev.PrevKv.Key), ev.PrevKv.Value, ev.PrevKv.CreateRevision); err == nil {
+			gave[s.Claim] = true
+			if x := w.written.ended[s.Claim]; x != nil && ev.Type == mvccpb.PUT {
+				w.written.outcome["taken over"]++
+			}
+		}
+	}
+	for _, ev := range events {
+		id, ok := strings.CutPrefix(string(ev.Kv.Key), "/b/ended/")
+		if !ok {
+			continue
+		}
+		x := w.written.ended[id]
+		w.check(gave[id], "what goes with the release of claim %s is written without it", id)
+		w.check(w.met(x.If), "claim %s is released, and a condition does not hold", id)
+		w.check(x.written == 0, "what goes with the release of claim %s is written twice", id)
+		x.written = ev.Kv.ModRevision
+	}
+}
+
+// stays takes that a claim is held after a combined release.
+func (w *world) stays(h *host, c *Claim, err error) {
+	e := w.written.ended[c.request.ID]
+	writes := func(prefix string) bool { return names(&pb.TxnRequest{Success: e.Then}, prefix) }
+	switch {
+	case errors.Is(err, store.ErrChanged):
+		w.written.outcome["changed"]++
+		w.check(len(e.If) > 0, "claim %s stays without a condition", c.request.ID)
+	case errors.Is(err, store.ErrDenied):
+		w.written.outcome["denied"]++
+		w.check(writes("/b/denied/"), "claim %s stays: %v", c.request.ID, err)
+	default:
+		w.written.outcome["foreign"]++
+		w.check(errors.Is(err, store.ErrLeaseNotFound) && writes("/b/foreign/"), "claim %s stays: %v", c.request.ID, err)
+	}
+	w.check(e.written == 0, "claim %s stays, and what goes with its release was written", c.request.ID)
+	if delete(w.written.ended, c.request.ID); !e.plain {
+		delete(h.asked, c)
+		h.held = append(h.held, c)
+	}
+}
+
+// checkCombined checks what is said of a release of a claim.
+func (w *world) checkCombined(r Result) {
+	e := w.written.ended[r.Claim.request.ID]
+	switch {
+	case e == nil:
+	case r.Outcome == Lost, errors.Is(r.Err, ErrGone):
+		w.written.outcome["gone"]++
+		w.check(e.written == 0, "claim %s is gone (%d, %v), and what goes with its release was written", r.Claim.request.ID, r.Outcome, r.Err)
+	case store.OutcomeUnknown(r.Err):
+		w.written.outcome["unknown"]++
+	default:
+		w.written.outcome["released"]++
+		w.check(r.Err == nil && e.written == r.Revision, "claim %s is released at %d (%v), and what goes with it is written at %d", r.Claim.request.ID, r.Revision, r.Err, e.written)
+	}
+}
+
 // add adds what has happened in another world.
 func (x *written) add(o *written) {
 	x.keys += o.keys
 	for code, n := range o.refused {
 		x.refused[code] += n
 	}
+	for what, n := range o.outcome {
+		x.outcome[what] += n
+	}
 }
 
 // enough reports whether each thing has happened that callers write with slots.
 func (x *written) enough() bool {
-	return x.keys > 1000 && len(x.refused) >= 4 && !slices.ContainsFunc(slices.Collect(maps.Values(x.refused)), func(n int) bool { return n < 20 })
+	few := func(n int) bool { return n < 15 }
+	return x.keys > 1000 && len(x.refused) >= 4 && len(x.outcome) == 7 &&
+		!slices.ContainsFunc(slices.AppendSeq(slices.Collect(maps.Values(x.refused)), maps.Values(x.outcome)), few)
 }

@@ -200,7 +200,23 @@ func (m *memory) takeOver(it *item, at time.Time) {
 	for _, p := range it.then {
 		it.own = append(it.own, store.ModEquals(string(p.GetRequestPut().Key), it.from.fence))
 	}
+	if w := it.from.combined; w != nil {
+		it.on(it.from, w.extra.If)
+	}
 	it.carry(at)
+	if w := it.from.combined; w != nil {
+		it.then = append(it.then, w.extra.Then...)
+	}
+}
+
+// withoutFrom has it take over nothing.
+func (it *item) withoutFrom() { it.from, it.held = nil, nil }
+
+// clashes reports whether it needs more than a transaction has, or callers name a key twice.
+func (it *item) clashes() bool {
+	keys := it.callersKeys()
+	slices.Sort(keys)
+	return it.size() > maxSize || len(slices.Compact(keys)) < len(it.callersKeys())
 }
 
 // takeNew has a claim take slots that are free as far as is known. Full is a pool that has none. It is false if something has
@@ -323,6 +339,10 @@ func (m *memory) free(c *Claim) *item {
 		it.then = append(it.then, store.Delete(r.Key(m.keys)))
 	}
 	it.extra = len(it.then)
+	if w := c.combined; w != nil {
+		it.then = append(it.then, w.extra.Then...)
+		it.on(c, w.extra.If)
+	}
 	return it
 }
 

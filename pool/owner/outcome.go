@@ -17,6 +17,7 @@ const (
 	Withdrawn                // it was withdrawn while it waited
 	Released                 // its slots are free; see [ErrGone]
 	Lost                     // its lease has ended
+	Stays                    // it is held: its combined release has not happened, see [Result.Err]
 )
 
 // Why says why a claim waits.
@@ -37,6 +38,8 @@ type Result struct {
 	Outcome Outcome
 	// Err is why a claim was refused, or that the slots of one that was to be released were gone.
 	Err error
+	// Revision in which a claim was released; 0 if it is not known.
+	Revision int64
 	// Why it waits.
 	Why Why
 }

@@ -91,6 +91,8 @@ func (o *Owner) Claim(c *Claim, now time.Duration) {
 func (o *Owner) Release(c *Claim) {
 	if c.state == held {
 		o.commits.release(c)
+	} else if c.combined != nil {
+		c.combined.release()
 	}
 }
 

@@ -140,14 +140,14 @@ func (p *plan) claim(c *Claim) bool {
 	case mustRead:
 		return false
 	}
-	it := &item{kind: takes, claim: c}
-	if from := p.released(c); from != nil {
-		it.from = from
-		p.memory.takeOver(it, p.at)
-	} else if full, ok := p.memory.takeNew(it, p.at); full != "" {
-		return p.wait(c, verdict{is: mustWait, pools: []string{full}, why: Full})
-	} else if !ok {
-		return false // something has to be read
+	it := p.inPlace(c)
+	if it == nil {
+		it = &item{kind: takes, claim: c}
+		if full, ok := p.memory.takeNew(it, p.at); full != "" {
+			return p.wait(c, verdict{is: mustWait, pools: []string{full}, why: Full})
+		} else if !ok {
+			return false // something has to be read
+		}
 	}
 	p.memory.underPending(it)
 	p.memory.readOnFailure(it)
@@ -166,13 +166,18 @@ func (p *plan) claim(c *Claim) bool {
 	return true
 }
 
-// released returns a claim that is released, and whose keys another one can take over; nil if there is none.
-func (p *plan) released(c *Claim) *Claim {
+// inPlace returns the part of a transaction in which a claim takes over the keys of one that is released; nil if there is
+// none, or no transaction can have both.
+func (p *plan) inPlace(c *Claim) *item {
 	all := p.free[c.kind]
 	if len(all) == 0 || c.alone || !p.memory.below(all[0]) {
 		return nil
 	}
-	return all[0]
+	it := &item{kind: takes, claim: c, from: all[0]}
+	if p.memory.takeOver(it, p.at); it.clashes() {
+		return nil
+	}
+	return it
 }
 
 // takenOver marks a claim as one whose keys are taken over.
@@ -241,15 +246,14 @@ func (p *plan) handOn(from *Claim) bool {
 		return false
 	}
 	d := p.queue.first(from.kind)
-	if d == nil || d.claim.alone {
+	if d == nil || d.claim.accused {
 		return false
 	}
 	it := &item{kind: takes, claim: d.claim, from: from}
 	for _, of := range ahead {
 		it.under(of)
 	}
-	p.memory.takeOver(it, p.at)
-	if !p.b.add(p.withDemand(it, from)...) {
+	if p.memory.takeOver(it, p.at); it.clashes() || !p.b.add(p.withDemand(it, from)...) {
 		return false
 	}
 	from.free()

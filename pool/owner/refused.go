@@ -86,6 +86,10 @@ func (o *commits) refusedAlone(it *item, err error) {
 		o.queue.stay(it.key)
 		return
 	case frees:
+		if it.claim.combined != nil {
+			o.stay(it.claim, err)
+			return
+		}
 		it.claim.release() // but not yet
 		o.shelf.put(it)
 		return
@@ -100,7 +104,7 @@ func (o *commits) refusedAlone(it *item, err error) {
 	o.memory.giveUp(it)
 	if from := it.from; from != nil { // it is not known yet which of them it is about
 		from.separate()
-		c.separate()
+		c.accuse()
 		o.release(from)
 		o.retry(it)
 		return
@@ -132,12 +136,20 @@ func (o *commits) unshelve(now time.Duration) {
 	}
 }
 
-// unmet records that an item was not committed because a condition of its caller does not hold.
-func (o *commits) unmet(it *item) {
-	o.memory.giveUp(it)
-	if it.from != nil {
+// unmet records that an item was not committed because a condition of the caller of a claim does not hold.
+func (o *commits) unmet(it *item, of *Claim) {
+	switch {
+	case it.kind == frees:
+		o.stay(of, store.ErrChanged)
+		return
+	case of == it.from:
+		o.stay(of, store.ErrChanged)
+		o.retry(it)
+		return
+	case it.from != nil:
 		o.release(it.from)
 	}
+	o.memory.giveUp(it)
 	o.offers.close(it.offer, it.of, 0)
 	o.refuse(it.claim, precondition(it.claim))
 }

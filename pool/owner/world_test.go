@@ -251,7 +251,9 @@ func (w *world) release(h *host) {
 	c := h.held[i]
 	h.held = slices.Delete(h.held, i, i+1)
 	h.asked[c] = true
-	h.Release(c)
+	if w.IntN(3) > 0 || !w.releaseWith(h, c) {
+		h.Release(c)
+	}
 }
 
 // withdraw withdraws a claim that was asked for.
@@ -337,7 +339,11 @@ func (w *world) results(h *host) {
 		case Waits:
 			w.waited++
 			continue
+		case Stays:
+			w.stays(h, r.Claim, r.Err)
+			continue
 		case Lost:
+			w.checkCombined(r)
 			h.held = slices.DeleteFunc(h.held, func(c *Claim) bool { return c == r.Claim })
 			delete(h.asked, r.Claim)
 			continue
@@ -348,6 +354,7 @@ func (w *world) results(h *host) {
 		case Refused:
 			w.checkRefusal(r.Claim, r.Err)
 		case Released:
+			w.checkCombined(r)
 			if errors.Is(r.Err, ErrGone) {
 				w.check(w.freed[r.Claim.main.Key(w.keys)] > r.Claim.fence, "the slots of claim %s of revision %d were gone", r.Claim.request.ID, r.Claim.fence)
 			}
