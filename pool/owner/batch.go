@@ -6,6 +6,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
 )
 
@@ -39,13 +40,17 @@ type batch struct {
 
 	named  map[wire.Ref]bool // slot keys and blocks that it puts or deletes
 	wrote  map[string]bool   // keys of callers that it puts or deletes
+	drops  map[string]bool   // offers keys that it deletes
 	ending map[*demand]bool  // demands that end with it
 	moves  map[*demandKey]bool
 }
 
 // newBatch returns an empty transaction, in which each item is a child if it is nested. A single one has one part at most.
 func newBatch(nested, single bool) *batch {
-	return &batch{nested: nested, single: single, shared: map[identity]bool{}, named: map[wire.Ref]bool{}, wrote: map[string]bool{}, ending: map[*demand]bool{}, moves: map[*demandKey]bool{}}
+	return &batch{
+		nested: nested, single: single, shared: map[identity]bool{}, named: map[wire.Ref]bool{}, wrote: map[string]bool{},
+		drops: map[string]bool{}, ending: map[*demand]bool{}, moves: map[*demandKey]bool{},
+	}
 }
 
 // add adds items if it has space for all of them.
@@ -73,6 +78,9 @@ func (b *batch) add(items ...*item) bool {
 		if it.kind == moves {
 			b.moves[it.key] = true
 		}
+		if it.kind == drops {
+			b.drops[it.offer.key] = true
+		}
 		if it.kind == takes && it.claim.demand != nil {
 			b.ending[it.claim.demand] = true
 		}
@@ -88,9 +96,9 @@ func (b *batch) addPending(pool string, put *pb.RequestOp) {
 	b.pending, b.root = append(b.pending, pool), append(b.root, put)
 }
 
-// names reports whether it puts or deletes a key of a claim already: etcd refuses a transaction that names a key twice.
-func (b *batch) names(c *Claim) bool {
-	return slices.ContainsFunc(wire.Refs(c.keys), func(r wire.Ref) bool { return b.named[r] })
+// names reports whether it puts or deletes one of some keys already: etcd refuses a transaction that names a key twice.
+func (b *batch) names(held map[string]slots.Held) bool {
+	return slices.ContainsFunc(wire.Refs(held), func(r wire.Ref) bool { return b.named[r] })
 }
 
 // repeats reports whether it puts or deletes a key already that a caller has some items put or delete too.

@@ -39,6 +39,7 @@ type commits struct {
 // Next returns the next transaction, false if there is none, or one is under way.
 func (o *commits) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
 	if o.flight != nil {
+		(&plan{commits: o, now: now, at: at}).route()
 		return nil, false
 	}
 	b := newBatch(len(o.again) > 0 || o.split > 0, o.isolated)

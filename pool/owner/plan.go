@@ -31,6 +31,9 @@ func (p *plan) commitOffers() {
 
 // commitOffer adds the claims that use an offers key, and the deletion of the key. It is false if that has to wait.
 func (p *plan) commitOffer(of *offered) (done bool) {
+	if p.b.drops[of.key] {
+		return false // it is part of this transaction already
+	}
 	var items []*item
 	var unused []wire.DemandRef
 	defer func() {
@@ -82,8 +85,11 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 // set if something of it is under way in this transaction.
 func (p *plan) takeOffered(c *Claim, of *offered, offer wire.Offer) (it *item, later bool) {
 	held, ok := c.offered(offer)
-	if !ok {
+	switch {
+	case !ok:
 		return nil, false
+	case p.b.names(held):
+		return nil, true
 	}
 	it = &item{kind: takes, claim: c, offer: of, of: offer.Demand, shared: []shared{of.condition()}}
 	for _, name := range c.pools {
@@ -113,12 +119,26 @@ func (p *plan) undo(it *item) {
 func (p *plan) claims() {
 	p.over, p.free = map[*Claim]bool{}, map[string][]*Claim{}
 	for _, c := range p.releases {
-		if c.kind != "" && !c.alone && !p.b.names(c) {
+		if c.kind != "" && !c.alone && !p.b.names(c.keys) {
 			p.free[c.kind] = append(p.free[c.kind], c)
 		}
 	}
 	for _, c := range p.takeWant() {
 		if p.b.full || !p.claim(c) {
+			p.commits.claim(c)
+		}
+	}
+}
+
+// route has those claims wait, or refuses them, that need not wait for the answer to a transaction to know that.
+func (p *plan) route() {
+	for _, c := range p.takeWant() {
+		switch v := p.judge(c); {
+		case c.withdrawn:
+			p.commits.withdrawn(c)
+		case v.is == mustRefuse:
+			p.refuse(c, v.err)
+		case v.is != mustWait || !p.wait(c, v):
 			p.commits.claim(c)
 		}
 	}
@@ -208,7 +228,7 @@ func (p *plan) release() {
 		if p.over[c] {
 			continue
 		}
-		if p.b.full || p.b.names(c) || !p.handOn(c) && !p.freeOne(c) {
+		if p.b.full || p.b.names(c.keys) || !p.handOn(c) && !p.freeOne(c) {
 			p.commits.release(c)
 		}
 	}
@@ -264,7 +284,7 @@ func (p *plan) handOn(from *Claim) bool {
 // dropOffers deletes offers keys that could not be deleted before.
 func (p *plan) dropOffers() {
 	for _, of := range p.takeDrops() {
-		if !p.b.add(drop(of)) {
+		if !p.b.drops[of.key] && !p.b.add(drop(of)) {
 			p.commits.drop(of)
 		}
 	}
@@ -278,7 +298,7 @@ func (p *plan) moveDemands() {
 		}
 	}
 	for _, it := range p.b.items {
-		if it.kind == moves {
+		if it.kind == moves && len(it.then) == 0 { // others are of a transaction that failed
 			p.queue.spell(it, p.b.ending)
 		}
 	}
