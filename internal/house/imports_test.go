@@ -94,6 +94,10 @@ var layers = []layer{
 		"what is offered to whom is decided in memory: what is read and sent is the engine's",
 	},
 	{
+		"pool/engine", []string{"internal/problem", "internal/store", "pool", "pool/dispatch", "pool/owner", "pool/wire"},
+		"the engine connects state machines to etcd, and decides nothing about slots",
+	},
+	{
 		"pool/list", []string{"internal/problem", "internal/store", "pool", "pool/admit", "pool/slots", "pool/wire"},
 		"what is shown of pools is found out from what was read, whatever instance has put it",
 	},

@@ -28,6 +28,9 @@ func NewGuard(key string) Guard {
 	return Guard{key: key, value: Encode(guardValue{V: Now, Since: time.Now().UTC().Truncate(time.Second)})}
 }
 
+// Key returns the key of the guard.
+func (g *Guard) Key() string { return g.key }
+
 // Placed reports whether the guard is known to be in etcd. Only then may writes be
 // sent: one that compares that there is no guard could happen much later, after
 // the guard was put and deleted again. [Guard.FenceTxn] puts it.

@@ -79,9 +79,6 @@ func (o *commits) resend(items []*item, isolated bool) {
 // suspect records that etcd may not know the lease of a claim.
 func (o *commits) suspect(id store.LeaseID) { o.suspects = append(o.suspects, id) }
 
-// Wakes returns when Next may have something to do without anything else having happened, 0 for never.
-func (o *commits) Wakes() time.Duration { return o.wakes }
-
 // wake has Next called at a time.
 func (o *commits) wake(at time.Duration) {
 	if o.wakes == 0 || at < o.wakes {
@@ -194,6 +191,7 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 	}
 	c.hold(keys, revision, it.responses(responses))
 	if c.demand != nil {
+		o.queue.served(c.demand, it.at)
 		o.queue.end(c.demand, true)
 	}
 	if from := it.from; from != nil {

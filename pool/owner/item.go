@@ -29,6 +29,7 @@ type item struct {
 	held  map[string]slots.Held
 	offer *offered       // that it commits, or deletes
 	of    wire.DemandRef // that it was offered to
+	at    time.Time      // when it was made
 	key   *demandKey     // that it moves
 	list  []*demand      // that the key has then
 
@@ -298,6 +299,7 @@ func (m *memory) ofBlock(pool string, b slots.Block) (all []*pb.Compare) {
 // put adds the keys of a claim, and the compares of the specs of its pools.
 func (m *memory) put(it *item, at time.Time) {
 	c := it.claim
+	it.at = at
 	w := wire.Written{Since: at}
 	if c.demand != nil {
 		w.Demand = c.demand.ref()

@@ -29,6 +29,13 @@ type offers struct {
 	list    []*offered // in the order of their arrival
 	advance map[string]*offered
 	closed  []OwnOffer // of those in memory
+	own     ownAdvance
+}
+
+// ownAdvance says which pools this instance may hand slots on in as the dispatcher, under which role.
+type ownAdvance struct {
+	may  func(pool string) bool // nil if it does not dispatch
+	role offered
 }
 
 // OwnOffer is what has become of an offer in memory.
@@ -72,6 +79,9 @@ func (o *offers) takeClosed() []OwnOffer {
 	return all
 }
 
+// setOwn records in which pools this instance may hand slots on as the dispatcher.
+func (o *offers) setOwn(own ownAdvance) { o.own = own }
+
 // withdraw removes a key.
 func (o *offers) withdraw(key string) {
 	o.list = slices.DeleteFunc(o.list, func(of *offered) bool { return of.key == key })
@@ -107,6 +117,9 @@ func (of *offered) same(other *offered) bool {
 func (o *offers) ahead(c *Claim) (all []*offered, ok bool) {
 	for _, p := range c.pools {
 		of := o.advance[p]
+		if of == nil && o.own.may != nil && o.own.may(p) {
+			of = &o.own.role
+		}
 		if of == nil {
 			return nil, false
 		}

@@ -105,9 +105,11 @@ func (o *Owner) Withdraw(c *Claim) {
 
 // Wakes returns when a half may have a next transaction without anything else having happened; 0 is never.
 func (o *Owner) Wakes() time.Duration {
-	at := o.commits.Wakes()
-	if q := o.queue.shelf.wakes(); at == 0 || q != 0 && q < at {
-		at = q
+	at := o.commits.wakes
+	for _, t := range []time.Duration{o.queue.until, o.queue.shelf.wakes()} {
+		if at == 0 || t != 0 && t < at {
+			at = t
+		}
 	}
 	return at
 }
@@ -225,6 +227,12 @@ func (o *Owner) offersRead(kvs []*mvccpb.KeyValue) {
 // OfferOwn offers slots to this instance, which dispatches itself under a role of a revision.
 func (o *Owner) OfferOwn(list []wire.Offer, role int64) {
 	o.offers.add(&offered{role: o.keys.Role(), created: role, list: list})
+}
+
+// Dispatch records that this instance dispatches under a role of a revision, and in which pools it may then hand slots on
+// to its own claims that wait; nil if it does not dispatch.
+func (o *Owner) Dispatch(may func(pool string) bool, role int64) {
+	o.offers.setOwn(ownAdvance{may, offered{role: o.keys.Role(), created: role}})
 }
 
 // OwnOffers returns what has become of offers in memory since the last call.

@@ -190,7 +190,7 @@ func (p *plan) claim(c *Claim) bool {
 // none, or no transaction can have both.
 func (p *plan) inPlace(c *Claim) *item {
 	all := p.free[c.kind]
-	if len(all) == 0 || c.alone || !p.memory.below(all[0]) {
+	if len(all) == 0 || c.alone || p.b.names(all[0].keys) || !p.memory.below(all[0]) {
 		return nil
 	}
 	it := &item{kind: takes, claim: c, from: all[0]}

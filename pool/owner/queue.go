@@ -43,6 +43,9 @@ type queue struct {
 	polls    int
 	isolated int // so many more transactions have one part each
 	shelf    shelf[refusedPart]
+
+	waited time.Duration // by the claim that was granted last
+	until  time.Duration // when fresh demands are put; 0 if they are not collected
 }
 
 // roleSeen is the role of the dispatcher as an answer to the queue has shown it.
@@ -196,13 +199,38 @@ func (q *queue) polled(pools []string, created map[string]int64, revision int64)
 	}
 }
 
+// slowWait is the time in the wait queue from which on demands are collected for collectFor before they are put: who waits
+// for long loses little by it, and etcd has fewer keys to put.
+const (
+	slowWait   = 80 * time.Millisecond
+	collectFor = 20 * time.Millisecond
+)
+
+// served records for how long a claim has waited that was granted.
+func (q *queue) served(d *demand, now time.Time) { q.waited = now.Sub(d.since) }
+
+// collects reports whether more demands are waited for before these are put.
+func (q *queue) collects(now time.Duration) bool {
+	switch {
+	case len(q.fresh) == 0 || q.waited < slowWait || len(q.fresh) >= wire.MaxDemands:
+		q.until = 0
+	case q.until == 0:
+		q.until = now + collectFor
+	case now >= q.until:
+		q.until = 0
+	}
+	return q.until > 0
+}
+
 // Next returns the next transaction, false if there is none, or one is under way.
 func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 	if q.flight != nil {
 		return nil, false
 	}
 	q.unshelve(now)
-	q.place()
+	if !q.collects(now) {
+		q.place()
+	}
 	b := newBatch(true, q.isolated > 0)
 	b.read(q.keys.Role())
 	var rest []*demandKey

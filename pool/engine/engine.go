@@ -1,0 +1,120 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/dispatch"
+	"github.com/berthhq/berth/pool/owner"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// txnTimeout bounds the wait for the answer to a transaction; then its outcome is unknown.
+const txnTimeout = 2 * time.Second
+
+// Leases provides the leases of an instance.
+type Leases interface {
+	// Acquire reserves some keys on a lease of exactly that duration. It never blocks: false means that a lease is being
+	// granted, and that [Engine.LeasesReady] will be called.
+	Acquire(d time.Duration, keys int) (store.LeaseID, bool)
+	// Release ends the reservation.
+	Release(id store.LeaseID, keys int)
+	// Valid reports whether a lease is valid now, by the clock that decides on claims.
+	Valid(id store.LeaseID) bool
+	// Suspect reports that etcd did not know one of these leases.
+	Suspect(ids ...store.LeaseID)
+}
+
+// Config is what an [Engine] needs.
+type Config struct {
+	Backend store.Backend
+	Keys    store.Keys
+	// Host and Instance name this engine. No two run under one name.
+	Host, Instance string
+	// Kind is that of the process.
+	Kind wire.Kind
+	// Leases are those of claims. WaiterLeases are those of claims that wait and of the dispatcher's role, of
+	// [pool.WaiterTTL].
+	Leases, WaiterLeases Leases
+	// PollInterval is how often the offers to this instance, and whether anything dispatches, are read while claims wait, in
+	// case that a watch is silent.
+	PollInterval time.Duration
+	Logger       hclog.Logger
+}
+
+// Engine makes the claims of one instance.
+type Engine struct {
+	cfg     Config
+	start   time.Time
+	inbox   *inbox
+	tasks   sync.WaitGroup // goroutines of the loop
+	stopped chan struct{}  // closed when Run has returned
+	ready   chan struct{}  // closed when claims can be made
+
+	*loop
+}
+
+// New returns an engine that does nothing until [Engine.Run].
+func New(cfg Config) *Engine {
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	e := &Engine{cfg: cfg, start: time.Now(), inbox: newInbox(), stopped: make(chan struct{}), ready: make(chan struct{})}
+	e.loop = newLoop(e)
+	return e
+}
+
+// now is the time since the engine was made.
+func (e *Engine) now() time.Duration { return time.Since(e.start) }
+
+// Run works until ctx ends, and returns its error when all goroutines have ended. Claims are not released.
+func (e *Engine) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	e.loop.run(ctx)
+	cancel()
+	e.tasks.Wait()
+	for range e.inbox.close() { // callers see that it has stopped
+	}
+	close(e.stopped)
+	return context.Cause(ctx)
+}
+
+// Ready waits until claims can be made: earlier writes of this instance can no longer happen.
+func (e *Engine) Ready(ctx context.Context) error {
+	select {
+	case <-e.ready:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-e.stopped:
+		return errStopped
+	}
+}
+
+var errStopped = problem.New(problem.Stopping, "berth is shutting down on this host")
+
+// txn sends a transaction, and has the loop take its answer.
+func (e *Engine) txn(ctx context.Context, t *pb.TxnRequest, answer func(*pb.TxnResponse, error)) {
+	e.tasks.Go(func() {
+		try, cancel := context.WithTimeout(ctx, txnTimeout)
+		resp, err := e.cfg.Backend.Txn(try, t)
+		cancel()
+		e.inbox.put(func() { answer(resp, err) })
+	})
+}
+
+// newOwner returns the owner of the claims of the instance.
+func newOwner(cfg Config) *owner.Owner {
+	return owner.New(owner.Config{Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance, Leases: cfg.Leases, Presence: cfg.WaiterLeases})
+}
+
+// newSuccession returns the succession of the instance.
+func newSuccession(cfg Config) *dispatch.Succession {
+	return dispatch.NewSuccession(wire.Keys{Keys: cfg.Keys}, cfg.Host, cfg.Instance, cfg.Kind)
+}

@@ -1,0 +1,279 @@
+package engine
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/dispatch"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// progressEvery is how often a dispatcher asks its watch how far it has come.
+const progressEvery = 500 * time.Millisecond
+
+// watching says what a hosted dispatcher follows.
+type watching int
+
+const (
+	asleep  watching = iota // only which pools are pending
+	opening                 // its watch is being opened
+	listing                 // what was there before the watch is being read
+	awake                   // everything
+)
+
+// hosting runs the dispatcher while this instance has the role.
+type hosting struct {
+	*loop
+	lease store.LeaseID // of the role
+	role  int64         // 0 if another instance dispatches
+	d     *dispatch.Dispatcher
+
+	state  watching
+	keys   *tail // from offers/ to the end of pools/, while it is not asleep
+	bell   *tail // the pending keys
+	early  []message
+	rung   int64         // the last revision known to have put a pending key; the highest there is if there may be one
+	slept  int64         // the revision after which one ends its sleep
+	asked  time.Duration // when it asked for progress last
+	wanted bool          // pools are being read
+	half   *offersHalf
+	writer *writer
+}
+
+func newHosting(l *loop) *hosting {
+	half := newOffersHalf(l.e)
+	return &hosting{loop: l, half: half, writer: newWriter(half)}
+}
+
+// demands returns how many demands the dispatcher knows.
+func (h *hosting) demands() int {
+	if h.d == nil {
+		return 0
+	}
+	return h.d.Demands()
+}
+
+// acquire reserves the keys of the role and the mark on a lease. It is false if it has none yet.
+func (h *hosting) acquire() bool {
+	if h.lease != 0 {
+		return false
+	}
+	id, ok := h.e.cfg.WaiterLeases.Acquire(pool.WaiterTTL, 2)
+	if ok {
+		h.lease = id
+	}
+	return ok
+}
+
+// dispatch begins and ends to dispatch, as the succession has decided.
+func (h *hosting) dispatch(r dispatch.Ready) {
+	if r.Role == h.role {
+		return
+	}
+	h.end()
+	if h.role = r.Role; h.role != 0 {
+		h.d = dispatch.New(dispatch.Options{Keys: h.e.cfg.Keys, Host: h.e.cfg.Host, Instance: h.e.cfg.Instance, Role: h.role, Lease: h.lease})
+		h.half.dispatch(h.d)
+		h.owner.Dispatch(h.d.Advance, h.role)
+	}
+}
+
+// end ends the dispatcher, as another instance has the role.
+func (h *hosting) end() {
+	for _, t := range []*tail{h.keys, h.bell} {
+		if t != nil {
+			t.close()
+		}
+	}
+	h.d, h.keys, h.bell, h.early, h.state, h.role, h.rung, h.slept = nil, nil, nil, nil, asleep, 0, 0, 0
+	h.owner.Dispatch(nil, 0)
+}
+
+// act has the dispatcher go on.
+func (h *hosting) act(ctx context.Context, now time.Duration) {
+	if h.d == nil {
+		return
+	}
+	if h.bell == nil {
+		h.bell = newTail(h.e, store.Prefix(h.pending()), h.wake, h.ring)
+		h.bell.open(ctx)
+	}
+	switch h.state {
+	case asleep:
+		if h.rung > h.slept {
+			h.begin(ctx, now)
+		}
+	case opening, listing:
+	case awake:
+		h.follow(ctx, now)
+	}
+	if h.state == awake || !h.writer.fenced() {
+		h.write(ctx, h.writer, now, time.Time{})
+	}
+	if own := h.d.Offers(); len(own) > 0 {
+		h.owner.OfferOwn(own, h.role)
+	}
+	for _, o := range h.owner.OwnOffers() {
+		if o.Revision > 0 {
+			h.d.Committed(o.Demand, o.Revision, now)
+		} else {
+			h.d.Declined(o.Demand, now)
+		}
+	}
+}
+
+func (h *hosting) pending() string { return wire.Keys{Keys: h.e.cfg.Keys}.Pending("") }
+
+// wake has the dispatcher follow all pools with demands: there may be some.
+func (h *hosting) wake() { h.rung = math.MaxInt64 }
+
+// ring takes events of pending keys: one that is put wakes a dispatcher.
+func (h *hosting) ring(m message) {
+	for _, ev := range m.Events {
+		if ev.Type == mvccpb.PUT {
+			h.rung = max(h.rung, ev.Kv.ModRevision)
+		}
+	}
+}
+
+// begin opens the watch.
+func (h *hosting) begin(ctx context.Context, now time.Duration) {
+	h.state, h.early, h.asked, h.rung = opening, nil, now, 0
+	h.keys = newTail(h.e, dispatch.Watched(h.e.cfg.Keys), func() { h.list(ctx) }, h.shown)
+	h.keys.open(ctx)
+}
+
+// list reads all that was there before the watch was open.
+func (h *hosting) list(ctx context.Context) {
+	h.state, h.early = listing, nil
+	d, keys := h.d, wire.Keys{Keys: h.e.cfg.Keys}
+	h.e.tasks.Go(func() {
+		l, err := listAll(ctx, h.e.cfg.Backend, keys)
+		h.e.inbox.put(func() {
+			switch {
+			case h.d != d || h.state != listing:
+			case err != nil:
+				h.keys.reopen()
+				h.state = opening
+			default:
+				h.listed(l)
+			}
+		})
+	})
+}
+
+// listed shows the dispatcher what was read, and what has happened meanwhile.
+func (h *hosting) listed(l dispatch.Listing) {
+	now := h.e.now()
+	h.d.Listed(l, now)
+	h.state, h.asked = awake, now
+	for _, m := range h.early {
+		h.show(m, now)
+	}
+	h.early = nil
+}
+
+// shown takes what the watch has delivered.
+func (h *hosting) shown(m message) {
+	switch h.state {
+	case listing:
+		h.early = append(h.early, m)
+	case awake:
+		h.show(m, h.e.now())
+	}
+}
+
+func (h *hosting) show(m message, now time.Duration) {
+	h.d.Events(m.Revision, m.Events, now)
+}
+
+// follow keeps the view current, reads pools that are not known, and sleeps if there is nothing to do.
+func (h *hosting) follow(ctx context.Context, now time.Duration) {
+	switch {
+	case h.d.Stale(now):
+		h.keys.reopen()
+		h.state, h.asked = opening, now
+		return
+	case now >= h.asked+progressEvery:
+		h.asked = now
+		h.keys.progress()
+	}
+	if names := h.d.Wants(); len(names) > 0 && !h.wanted {
+		h.wanted = true
+		d, keys := h.d, wire.Keys{Keys: h.e.cfg.Keys}
+		h.e.tasks.Go(func() {
+			l, err := listPools(ctx, h.e.cfg.Backend, keys, names)
+			h.e.inbox.put(func() {
+				if h.wanted = false; h.d == d && err == nil {
+					h.d.Listed(l, h.e.now())
+				}
+			})
+		})
+	}
+	if revision, ok := h.d.Sleep(now); ok {
+		h.keys.close()
+		h.keys, h.state, h.slept = nil, asleep, revision
+	}
+}
+
+// wakes returns when there is something to do without anything having happened.
+func (h *hosting) wakes(now time.Duration) time.Duration {
+	if h.d == nil || h.state != awake {
+		return 0
+	}
+	return min(h.d.Wake(now), h.asked+progressEvery)
+}
+
+// listAll reads what a dispatcher needs to know when it begins: offers, places, which pools are pending, and these.
+func listAll(ctx context.Context, b store.Backend, keys wire.Keys) (l dispatch.Listing, err error) {
+	pages := store.Pages{Prefix: keys.OffersAll()}
+	l.All = true
+	take := func(p store.Page) bool { l.Pages = append(l.Pages, p.KVs); return true }
+	if l.Revision, err = pages.Each(ctx, b, take); err != nil {
+		return l, err
+	}
+	read := func(prefix string) (kvs []*mvccpb.KeyValue, err error) {
+		_, err = store.Pages{Prefix: prefix, Revision: l.Revision}.Each(ctx, b, func(p store.Page) bool {
+			kvs = append(kvs, p.KVs...)
+			return true
+		})
+		l.Pages = append(l.Pages, kvs)
+		return kvs, err
+	}
+	pending, err := read(keys.Pending(""))
+	if err != nil {
+		return l, err
+	}
+	if _, err = read(keys.Places("", "")[:len(keys.Places("", ""))-1]); err != nil {
+		return l, err
+	}
+	for _, kv := range pending {
+		name := string(kv.Key)[len(keys.Pending("")):]
+		if _, err = read(keys.Pool(name)); err != nil {
+			return l, err
+		}
+		l.Pools = append(l.Pools, name)
+	}
+	return l, nil
+}
+
+// listPools reads pools.
+func listPools(ctx context.Context, b store.Backend, keys wire.Keys, names []string) (l dispatch.Listing, err error) {
+	l.Pools = names
+	for _, name := range names {
+		rev, err := store.Pages{Prefix: keys.Pool(name), Revision: l.Revision}.Each(ctx, b, func(p store.Page) bool {
+			l.Pages = append(l.Pages, p.KVs)
+			return true
+		})
+		if err != nil {
+			return l, err
+		}
+		l.Revision = rev
+	}
+	return l, nil
+}

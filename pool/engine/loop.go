@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/owner"
+)
+
+const (
+	// collectFor bounds how long the loop waits for the next requests of callers that it has just answered, before it sends
+	// the next transaction; quietTurns is after how many turns of other goroutines without any it stops.
+	collectFor = 150 * time.Microsecond
+	quietTurns = 128
+	// ageEvery is how often what is remembered of pools is aged.
+	ageEvery = 10 * time.Second
+)
+
+// loop is the state of an engine that its goroutine owns.
+type loop struct {
+	e        *Engine
+	owner    *owner.Owner
+	commits  *writer
+	queue    *writer
+	requests *requests
+	polls    *polls
+	hosting  *hosting
+	offers   *tail // of this instance, while claims wait
+	reading  bool  // what claims need to know
+	several  int   // callers that were answered since the last transaction
+	agedAt   time.Duration
+	prepared bool
+}
+
+func newLoop(e *Engine) *loop {
+	o := newOwner(e.cfg)
+	l := &loop{e: e, owner: o, commits: newWriter(o.Commits()), queue: newWriter(o.Queue()), requests: newRequests(o)}
+	l.polls, l.hosting = newPolls(l), newHosting(l)
+	return l
+}
+
+// run works until ctx ends.
+func (l *loop) run(ctx context.Context) {
+	wake := time.NewTimer(0)
+	defer wake.Stop()
+	for {
+		select {
+		case <-l.e.inbox.poked:
+		case <-wake.C:
+		case <-ctx.Done():
+			return
+		}
+		l.turn()
+		if l.several > 1 && !l.commits.busy {
+			l.collect()
+		}
+		wake.Reset(l.act(ctx))
+	}
+}
+
+// turn runs what is in the inbox, and answers callers.
+func (l *loop) turn() bool {
+	some := l.e.inbox.run()
+	l.several += l.requests.answer(l.owner.Results())
+	return some
+}
+
+// collect waits a moment for callers that were answered together: they often go on with another request.
+func (l *loop) collect() {
+	end := time.Now().Add(collectFor)
+	for quiet := 0; quiet < quietTurns && time.Now().Before(end); quiet++ {
+		runtime.Gosched()
+		if l.turn() {
+			quiet = 0
+		}
+	}
+}
+
+// act sends what there is to send, and returns when to look again if nothing happens before.
+func (l *loop) act(ctx context.Context) time.Duration {
+	now, wall := l.e.now(), time.Now()
+	if now >= l.agedAt+ageEvery {
+		l.owner.Age(now)
+		l.agedAt = now
+	}
+	l.follow(ctx)
+	if l.commits.fenced() && l.queue.fenced() && !l.prepared {
+		l.prepared = true
+		close(l.e.ready)
+	}
+	l.polls.act(ctx, now, wall)
+	l.hosting.act(ctx, now)
+	l.write(ctx, l.commits, now, wall)
+	l.write(ctx, l.queue, now, wall)
+	l.read(ctx)
+	l.suspect()
+	l.requests.answer(l.owner.Results())
+	return l.wakes(now)
+}
+
+// write sends the next transaction of a half.
+func (l *loop) write(ctx context.Context, w *writer, now time.Duration, wall time.Time) {
+	t := w.next(now, wall)
+	if t == nil {
+		return
+	}
+	if w == l.commits {
+		l.several = 0
+	}
+	l.e.txn(ctx, t, func(resp *pb.TxnResponse, err error) {
+		w.answer(resp, err, l.e.now())
+		l.polls.seeRole()
+	})
+}
+
+// read reads what claims need to know of pools.
+func (l *loop) read(ctx context.Context) {
+	if l.reading {
+		return
+	}
+	if t, ok := l.owner.Reads(); ok {
+		l.reading = true
+		l.e.txn(ctx, t, func(resp *pb.TxnResponse, err error) {
+			l.reading = false
+			l.owner.Read(resp, err)
+		})
+	}
+}
+
+// suspect reports leases that etcd may not know.
+func (l *loop) suspect() {
+	claims, demands := l.owner.Suspects()
+	if len(claims) > 0 {
+		l.e.cfg.Leases.Suspect(claims...)
+	}
+	if len(demands) > 0 {
+		l.e.cfg.WaiterLeases.Suspect(demands...)
+	}
+}
+
+// follow watches the offers to this instance while claims of it wait.
+func (l *loop) follow(ctx context.Context) {
+	if l.offers == nil && l.owner.Waiting() > 0 {
+		l.offers = newTail(l.e, store.Prefix(l.owner.Watched()), l.opened, l.shown)
+		l.offers.open(ctx)
+	}
+}
+
+// opened reads the offers that were there before the watch.
+func (l *loop) opened() { l.polls.soon() }
+
+// shown takes events of the offers to this instance.
+func (l *loop) shown(m message) {
+	for _, ev := range m.Events {
+		l.owner.Offered(ev)
+	}
+}
+
+// wakes returns how long nothing is to be done if nothing happens.
+func (l *loop) wakes(now time.Duration) time.Duration {
+	at := now + ageEvery
+	for _, t := range []time.Duration{l.owner.Wakes(), l.commits.after, l.queue.after, l.polls.wakes(), l.hosting.wakes(now)} {
+		if t > now {
+			at = min(at, t)
+		}
+	}
+	return max(0, at-now)
+}

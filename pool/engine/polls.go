@@ -1,0 +1,117 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/pool/dispatch"
+)
+
+// firstPoll is when a poll follows the first claim that waits, and mostPoll how long after a poll the next one comes at the latest.
+const (
+	firstPoll = 500 * time.Millisecond
+	mostPoll  = 5 * time.Second
+)
+
+// polls reads from time to time what watches should have shown, and finds out who dispatches.
+type polls struct {
+	*loop
+	succession *dispatch.Succession
+	ready      dispatch.Ready
+	at         time.Duration // of the next poll; 0 for none
+	busy       bool          // a poll is under way
+	deciding   bool          // a transaction of the succession is under way
+}
+
+func newPolls(l *loop) *polls { return &polls{loop: l, succession: newSuccession(l.e.cfg)} }
+
+// soon has a poll sent now.
+func (p *polls) soon() { p.at = p.e.now() }
+
+// seeRole shows the succession what the queue has read of the role.
+func (p *polls) seeRole() {
+	if r, revision := p.owner.Role(); r != nil {
+		p.succession.SeeRole(p.e.now(), revision, first(r.Kvs))
+	}
+}
+
+func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
+	if len(kvs) == 0 {
+		return nil
+	}
+	return kvs[0]
+}
+
+// act polls if it is time, and has the succession decide.
+func (p *polls) act(ctx context.Context, now time.Duration, wall time.Time) {
+	waiting := p.owner.Waiting() > 0
+	p.decide(now, wall)
+	if p.ready.Lease && p.hosting.acquire() {
+		p.decide(now, wall)
+	}
+	if p.ready.Changed {
+		p.owner.RoleChanged()
+	}
+	p.hosting.dispatch(p.ready)
+	if t := p.ready.Txn; t != nil && !p.deciding {
+		p.deciding = true
+		p.e.txn(ctx, t, func(resp *pb.TxnResponse, err error) {
+			p.deciding = false
+			p.succession.Answer(p.e.now(), resp, err)
+		})
+	}
+	switch {
+	case p.busy:
+	case p.ready.Poll, p.at > 0 && now >= p.at:
+		p.poll(ctx, now)
+	case waiting && p.at == 0:
+		p.at = now + firstPoll
+	}
+}
+
+// decide has the succession decide.
+func (p *polls) decide(now time.Duration, wall time.Time) {
+	p.succession.Set(now, dispatch.Instance{Demands: p.owner.Queued() > 0, Waiting: p.hosting.demands() > 0, Lease: p.hosting.lease})
+	p.ready = p.succession.Ready(now, wall)
+}
+
+// poll reads the offers to this instance, its demands, the role and the mark in one transaction.
+func (p *polls) poll(ctx context.Context, now time.Duration) {
+	p.busy, p.at = true, 0
+	reads := p.succession.Reads()
+	t := &pb.TxnRequest{Success: append(p.owner.Polls(), reads...)}
+	p.e.txn(ctx, t, func(resp *pb.TxnResponse, err error) {
+		at := p.e.now()
+		p.busy = false
+		if p.owner.Waiting() > 0 {
+			p.at = at + p.interval()
+		}
+		if err != nil {
+			p.succession.Unanswered(at, now, err)
+			return
+		}
+		n := len(resp.Responses) - len(reads)
+		p.owner.Polled(resp.Responses[:n], resp.Header.Revision)
+		role, mark := resp.Responses[n].GetResponseRange(), resp.Responses[n+1].GetResponseRange()
+		p.succession.Polled(at, now, resp.Header.Revision, first(role.Kvs), first(mark.Kvs))
+	})
+}
+
+// interval is the time to the next poll.
+func (p *polls) interval() time.Duration {
+	if p.e.cfg.PollInterval <= 0 {
+		return mostPoll
+	}
+	return min(p.e.cfg.PollInterval, mostPoll)
+}
+
+// wakes returns when there is something to do without anything having happened.
+func (p *polls) wakes() time.Duration {
+	if p.at > 0 && !p.busy {
+		return min(p.at, p.ready.At)
+	}
+	return p.ready.At
+}

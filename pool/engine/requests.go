@@ -1,0 +1,209 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/owner"
+)
+
+// outcome is the answer to a request for a claim.
+type outcome struct {
+	claim *pool.Claim
+	err   error
+}
+
+// entry is one claim and those who have asked for it.
+type entry struct {
+	request  *pool.Request
+	claim    *owner.Claim
+	granted  *pool.Claim // nil before
+	asking   []chan<- outcome
+	releases []chan<- error
+}
+
+// requests is the claims of the instance, by their ids.
+type requests struct {
+	owner *owner.Owner
+	byID  map[string]*entry
+	of    map[*owner.Claim]*entry
+}
+
+func newRequests(o *owner.Owner) *requests {
+	return &requests{owner: o, byID: map[string]*entry{}, of: map[*owner.Claim]*entry{}}
+}
+
+// ask asks for a claim. The same request again asks for the same claim.
+func (r *requests) ask(c *owner.Claim, reply chan<- outcome, now time.Duration) {
+	req := c.Request()
+	e := r.byID[req.ID]
+	switch {
+	case e == nil:
+		e = &entry{request: req, claim: c}
+		r.byID[req.ID], r.of[c] = e, e
+		r.owner.Claim(c, now)
+	case !e.request.SameAs(req):
+		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q is used by another claim of this host: use another id", req.ID)}
+		return
+	case e.granted != nil:
+		reply <- outcome{claim: e.granted}
+		return
+	}
+	e.asking = append(e.asking, reply)
+}
+
+// leave ends one request for a claim. The last one takes the claim out of the wait queue.
+func (r *requests) leave(id string, reply chan<- outcome) {
+	e := r.byID[id]
+	if e == nil {
+		return
+	}
+	for i, asking := range e.asking {
+		if asking == reply {
+			e.asking = append(e.asking[:i:i], e.asking[i+1:]...)
+			if len(e.asking) == 0 {
+				r.owner.Withdraw(e.claim)
+			}
+			return
+		}
+	}
+}
+
+// release releases a claim. It reports false for one that has ended.
+func (r *requests) release(cl *pool.Claim, reply chan<- error) {
+	e := r.byID[cl.ID]
+	if e == nil || e.granted != cl {
+		reply <- nil
+		return
+	}
+	cl.End(nil)
+	e.releases = append(e.releases, reply)
+	r.owner.Release(e.claim)
+}
+
+// answer answers those who have asked, and returns how many it has answered.
+func (r *requests) answer(results []owner.Result) (answered int) {
+	for _, res := range results {
+		e := r.of[res.Claim]
+		switch res.Outcome {
+		case owner.Waits:
+			continue
+		case owner.Granted:
+			r.grant(e)
+		case owner.Refused:
+			r.end(e, res.Err)
+		case owner.Withdrawn:
+			r.end(e, problem.New(problem.ClaimCanceled, "the claim was canceled while it waited"))
+		case owner.Released, owner.Lost:
+			r.released(e)
+		}
+		answered++
+	}
+	return answered
+}
+
+// grant answers that a claim was granted.
+func (r *requests) grant(e *entry) {
+	c, req := e.claim, e.request
+	e.granted = &pool.Claim{ID: req.ID, Slots: maps.Clone(req.Slots), Fence: c.Fence(), Lease: c.Lease(), Holder: req.Holder, Priority: req.Priority, Keys: c.Keys()}
+	e.granted.Begin()
+	for _, reply := range e.asking {
+		reply <- outcome{claim: e.granted}
+	}
+	e.asking = nil
+}
+
+// end answers that a claim was not granted.
+func (r *requests) end(e *entry, err error) {
+	for _, reply := range e.asking {
+		reply <- outcome{err: err}
+	}
+	r.forget(e)
+}
+
+// released answers that the slots of a claim are free.
+func (r *requests) released(e *entry) {
+	if e.granted != nil {
+		e.granted.End(nil)
+		e.granted.Free()
+	}
+	for _, reply := range e.releases {
+		reply <- nil
+	}
+	r.end(e, errStopped)
+}
+
+func (r *requests) forget(e *entry) {
+	delete(r.of, e.claim)
+	if r.byID[e.request.ID] == e {
+		delete(r.byID, e.request.ID)
+	}
+}
+
+// Claim claims slots, waiting for them as long as the request says. If ctx ends first, the claim leaves the wait queue, or
+// is released if it was granted just then. Its errors are problems.
+func (e *Engine) Claim(ctx context.Context, req *pool.Request) (*pool.Claim, error) {
+	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	own := *req
+	own.Slots, own.Holder.Labels = maps.Clone(req.Slots), maps.Clone(req.Holder.Labels)
+	own.Holder.Host, own.Holder.Instance = e.cfg.Host, e.cfg.Instance
+	c := owner.NewClaim(&own)
+	reply := make(chan outcome, 1)
+	if !e.inbox.put(func() { e.requests.ask(c, reply, e.now()) }) {
+		return nil, errStopped
+	}
+	var timeout <-chan time.Time
+	if req.Wait > 0 {
+		t := time.NewTimer(req.Wait)
+		defer t.Stop()
+		timeout = t.C
+	}
+	var err error
+	select {
+	case o := <-reply:
+		return o.claim, o.err
+	case <-timeout:
+		err = problem.New(problem.NoCapacity, "the claim was not granted within %s", req.Wait)
+	case <-ctx.Done():
+		err = problem.New(problem.ClaimCanceled, "the claim was canceled while it waited: %w", context.Cause(ctx))
+	case <-e.stopped:
+		return nil, errStopped
+	}
+	left := make(chan struct{})
+	if e.inbox.put(func() { e.requests.leave(own.ID, reply); close(left) }) {
+		select {
+		case <-left:
+		case <-e.stopped:
+		}
+	}
+	select {
+	case o := <-reply: // it was granted just then
+		return o.claim, o.err
+	default:
+		return nil, err
+	}
+}
+
+// Release releases a claim and returns when its slots are free. A claim that has ended is no error.
+func (e *Engine) Release(ctx context.Context, cl *pool.Claim) error {
+	reply := make(chan error, 1)
+	if !e.inbox.put(func() { e.requests.release(cl, reply) }) {
+		return errStopped
+	}
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx) // it is released all the same
+	case <-e.stopped:
+		return errStopped
+	}
+}
+
+// LeasesReady reports that a lease that was requested is there.
+func (e *Engine) LeasesReady() { e.inbox.put(func() {}) }
