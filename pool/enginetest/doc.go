@@ -14,6 +14,9 @@
 // layout: leases, guards, revocations, presence, and the order of fencing tokens. What is held or waits is read
 // through the surface.
 //
+// After each behavior on the stand-in, the invariants are verified at every revision that it has made, through the
+// engine's own [Reader], unless the behavior damages keys or restores etcd.
+//
 // A behavior that an engine is known not to have is in [Opener.Known], with the reason, and is skipped for that engine.
 //
 // # Promises that are pinned elsewhere

@@ -60,6 +60,7 @@ func (w world) restored(how restore, s *storetest.Saved) {
 	w.Helper()
 	downs(*w.live...)
 	w.pass(3 * time.Second)
+	*w.open.(auditor).damaged = true
 	w.etcd.root.Restore(how.etcd(w, s))
 	ups(*w.live...)
 	w.pass(30 * time.Second)

@@ -111,6 +111,7 @@ func inBubble(t *testing.T, open Opener, b behavior) {
 	w := newWorld(t, open, etcd{root: root, any: root}, store.NewKeys("/b/"))
 	b.run(w)
 	w.sound()
+	w.audit()
 }
 
 func onEtcd(t *testing.T, open Opener, b behavior, client *store.Client) {

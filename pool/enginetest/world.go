@@ -44,7 +44,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T, open Opener, e etcd, keys store.Keys) world {
-	return world{T: t, Registry: open.Registry(e.any, keys), Revoker: open.Revoker(e.any, keys), open: open, etcd: e, keys: keys, live: &[]*host{}}
+	return world{T: t, Registry: open.Registry(e.any, keys), Revoker: open.Revoker(e.any, keys), open: auditor{open, new(bool)}, etcd: e, keys: keys, live: &[]*host{}}
 }
 
 // long is how long an answer may take: in a bubble, where waiting takes no time, until leases have ended and more.
