@@ -198,18 +198,27 @@ func (p *plan) rank(ranks map[*followed]*rank) {
 	}
 	for _, o := range p.d.book.all() {
 		for _, l := range o.loans {
-			for _, n := range l.demand.needs {
-				if r := ranks[n.pool]; r != nil && l.refused == "" && l.demand.stage == waits {
-					r.first = before(r.first, l.demand)
+			x := l.demand
+			if l.refused != "" || x.stage != waits || !x.possible() {
+				continue
+			}
+			for _, n := range x.needs {
+				if r := ranks[n.pool]; r != nil {
+					r.first = before(r.first, x)
 				}
 			}
 		}
 	}
 }
 
-// counts reports whether a demand has a place in the order: it could be served, and its owner is not passed.
+// counts reports whether a demand has a place in the order: it could be served now, if there were slots.
 func (p *plan) counts(x *demand) bool {
-	if x.owner.passing != served || x.worker() && p.places(x) <= 0 {
+	return x.possible() && (!x.worker() || p.places(x) > 0)
+}
+
+// possible reports whether a demand could be served if nothing were held, and its owner is not passed.
+func (x *demand) possible() bool {
+	if x.owner.passing != served {
 		return false
 	}
 	for _, n := range x.needs {

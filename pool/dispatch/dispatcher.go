@@ -99,7 +99,7 @@ func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 		d.view.begin(l.Revision)
 		d.pending.reset()
 		had = d.book.hide(l.Revision)
-		d.owners.unpass()
+		d.owners.unpass(l.Revision)
 		d.advances.hide()
 		for name, p := range d.view.pools {
 			if !slices.Contains(l.Pools, name) {
@@ -124,6 +124,9 @@ func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 		if !o.there {
 			d.closed(o, now)
 		}
+	}
+	for _, o := range d.owners.all {
+		d.owners.forget(o)
 	}
 	d.shown(now)
 }

@@ -27,7 +27,7 @@ type owner struct {
 	placed  int            // those of a worker's demands
 	names   map[int]bool   // of offers keys
 	passing passing
-	put     int64           // the revision at which the key was put that says that it is passed
+	put     int64           // the revision of the key that says that it is passed, while it is not seen
 	wrote   int64           // the last revision in which it has written
 	silent  []time.Duration // when it was silent, within a minute
 }
@@ -124,16 +124,20 @@ func (x *owner) often(now time.Duration) bool {
 
 // pass records how far it has come that an owner is passed.
 func (o *owners) pass(x *owner, p passing) {
-	x.passing = p
+	x.passing, x.put = p, 0
 	if delete(o.toPass, x); p == passes {
 		o.toPass[x] = true
 	}
 }
 
-// unpass records that no owner is passed, before all is read: the keys that say so will be read again.
-func (o *owners) unpass() {
+// put records the revision at which the key was put that says that an owner is passed.
+func (o *owners) put(x *owner, revision int64) { x.put = revision }
+
+// unpass records that no owner is passed, before all is read at a revision: the keys that say so will be read again, but
+// for those that were put later.
+func (o *owners) unpass(revision int64) {
 	for _, x := range o.all {
-		if x.passing == passed {
+		if x.passing == passed || x.passing == putting && x.put > 0 && x.put <= revision {
 			x.passing = served
 		}
 	}

@@ -214,8 +214,9 @@ func (d *Dispatcher) carried(f *flight, resp *pb.TxnResponse, now time.Duration)
 		}
 	}
 	for _, x := range f.passed {
-		if x.passing == putting && revision <= d.view.revision {
+		if d.owners.put(x, revision); x.passing == putting && revision <= d.view.revision {
 			d.owners.pass(x, served) // all was read since
+			d.owners.forget(x)
 		}
 	}
 	d.answered(f, revision)
