@@ -220,9 +220,8 @@ func (it *item) clashes() bool {
 	return it.size() > maxSize || len(slices.Compact(keys)) < len(it.callersKeys())
 }
 
-// takeNew has a claim take slots that are free as far as is known. Full is a pool that has none. It is false if something has
-// to be read first.
-func (m *memory) takeNew(it *item, at time.Time) (full string, ok bool) {
+// takeNew has a claim take slots that are free as far as is known. It returns a pool that has too few, nil if there is none.
+func (m *memory) takeNew(it *item, at time.Time) (full *known) {
 	c := it.claim
 	it.held = map[string]slots.Held{}
 	for _, name := range c.pools {
@@ -230,17 +229,13 @@ func (m *memory) takeNew(it *item, at time.Time) (full string, ok bool) {
 		h, ok := k.Take(c.needs(name), c.blocks[name])
 		if !ok {
 			m.giveUp(it)
-			if k.read > c.arrived {
-				return name, false
-			}
-			m.want(k)
-			return "", false
+			return k
 		}
 		m.hold(it, k, h)
 	}
 	m.put(it, at)
 	it.carry(at)
-	return "", true
+	return nil
 }
 
 // takeOffered has a claim take what it is offered of a pool. It is false if a claim of this instance tries the same.

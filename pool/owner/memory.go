@@ -46,6 +46,7 @@ type known struct {
 	wanted  bool
 	held    int // claims of this instance, those that are being tried included
 	used    time.Duration
+	asked   time.Duration // when it was read last because it was full
 }
 
 // of returns what is remembered of a pool.
@@ -65,6 +66,15 @@ func (m *memory) want(k *known) {
 		k.wanted = true
 		m.wants = append(m.wants, k)
 	}
+}
+
+// ask reports whether a pool that is full is to be read again, and records that it is.
+func (k *known) ask(now time.Duration) bool {
+	if k.asked != 0 && now-k.asked < readEvery {
+		return false
+	}
+	k.asked = now
+	return true
 }
 
 // unwant ends that a pool is to be read.

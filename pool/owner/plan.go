@@ -163,7 +163,7 @@ func (p *plan) claim(c *Claim) bool {
 	it := p.inPlace(c)
 	if it == nil {
 		it = &item{kind: takes, claim: c}
-		if full, ok := p.memory.takeNew(it, p.at); full != "" {
+		if full, ok := p.takeNew(it); full != "" {
 			return p.wait(c, verdict{is: mustWait, pools: []string{full}, why: Full})
 		} else if !ok {
 			return false // something has to be read
@@ -205,6 +205,25 @@ func (p *plan) takenOver(from *Claim) {
 	from.free()
 	p.over[from] = true
 	p.free[from.kind] = p.free[from.kind][1:]
+}
+
+// readEvery is how often a pool that is full is read for claims that come meanwhile.
+const readEvery = 5 * time.Millisecond
+
+// takeNew has a claim take free slots. Full is a pool that has none. It is false if something has to be read first.
+func (p *plan) takeNew(it *item) (full string, ok bool) {
+	k := p.memory.takeNew(it, p.at)
+	switch {
+	case k == nil:
+		return "", true
+	case k.read > it.claim.arrived:
+		return k.name, false
+	case k.ask(p.now):
+		p.memory.want(k)
+	default:
+		p.wake(k.asked + readEvery)
+	}
+	return "", false
 }
 
 // wait has a claim wait: first a moment for releases of its own instance, and then in the wait queue.
@@ -336,6 +355,9 @@ func (p *plan) judge(c *Claim) (v verdict) {
 		k := p.memory.of(name, p.now)
 		fresh := k.read > c.arrived
 		why, err := k.objection(c.needs(name))
+		if why == Pending && c.request.Wait > 0 && p.queue.keeps(name) {
+			fresh = true // others of this instance wait for it: this one waits behind them
+		}
 		switch {
 		case fresh && err != nil:
 			return verdict{is: mustRefuse, err: err}

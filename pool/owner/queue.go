@@ -35,7 +35,8 @@ type queue struct {
 	changed []*demandKey    // to be put or deleted
 	pending map[string]bool // pools that are to be pending
 	ranks   map[string]*rank
-	waits   int // demands that have not ended
+	waits   int            // demands that have not ended
+	short   map[string]int // and how many of these keep a pool pending
 
 	flight   *batch
 	role     roleSeen
@@ -58,7 +59,7 @@ func newQueue(cfg Config) *queue {
 	return &queue{
 		keys: wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence,
 		guard:  store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands")),
-		byName: map[int]*demandKey{}, taken: map[int]bool{}, pending: map[string]bool{}, ranks: map[string]*rank{},
+		byName: map[int]*demandKey{}, short: map[string]int{}, taken: map[int]bool{}, pending: map[string]bool{}, ranks: map[string]*rank{},
 	}
 }
 
@@ -70,8 +71,12 @@ func (q *queue) add(c *Claim, short []string, stamp *wire.Stamp, at time.Time) {
 	q.fresh = append(q.fresh, d)
 	for _, p := range short {
 		q.pending[p] = true
+		q.short[p]++
 	}
 }
+
+// keeps reports whether a demand of this instance keeps a pool pending, as far as is known.
+func (q *queue) keeps(pool string) bool { return q.short[pool] > 0 }
 
 // renew has a demand put again in another key, with its stamp.
 func (q *queue) renew(d *demand) {
@@ -94,6 +99,11 @@ func (q *queue) end(d *demand, committed bool) {
 	}
 	d.end()
 	q.waits--
+	for _, p := range d.short {
+		if q.short[p]--; q.short[p] == 0 {
+			delete(q.short, p)
+		}
+	}
 	k := d.key
 	if k == nil {
 		q.fresh = slices.DeleteFunc(q.fresh, func(o *demand) bool { return o == d })
@@ -395,6 +405,9 @@ func (q *queue) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 // moved records that a key was put or deleted in a revision, or is not as it was known.
 func (q *queue) moved(it *item, ok bool, revision int64) {
 	k := it.key
+	if ok {
+		defer q.renewAll(k.leftOut(it.list))
+	}
 	switch {
 	case ok && len(it.list) == 0:
 		q.remove(k)
@@ -414,6 +427,16 @@ func (q *queue) moved(it *item, ok bool, revision int64) {
 		k.vanish()
 	}
 	q.check(k)
+}
+
+// renewAll has demands put again that wait still, though their key was put without them: their claims were to be taken in
+// the same transaction, or after it, and were not.
+func (q *queue) renewAll(left []*demand) {
+	for _, d := range left {
+		if !d.over && d.claim.state == waiting {
+			q.renew(d)
+		}
+	}
 }
 
 // stay records that a transaction with a key was not carried out.
