@@ -46,9 +46,11 @@ func (w *world) committed(rev int64, events []*mvccpb.Event, req *pb.TxnRequest)
 		if err != nil || ev.Type != mvccpb.PUT || w.outside {
 			continue
 		}
-		took[ref.Pool] = true
-		if ev.PrevKv != nil {
-			w.over++
+		if !w.transfers.move(ev) {
+			took[ref.Pool] = true
+			if ev.PrevKv != nil {
+				w.over++
+			}
 		}
 		w.checkClaim(ref, ev, events)
 	}
@@ -103,7 +105,7 @@ func (w *world) checkClaim(ref wire.Ref, ev *mvccpb.Event, events []*mvccpb.Even
 			}
 		}
 		got[of.Pool] += n
-		if s.Demand.Created == 0 {
+		if s.Demand.Created == 0 && r.Admitted == 0 {
 			for range w.etcd.All(w.keys.Pending(of.Pool)) {
 				w.check(false, "claim %s takes slots of %s while others wait for it", s.Claim, of.Pool)
 			}

@@ -57,6 +57,7 @@ type Claim struct {
 	fence int64
 	extra []*pb.ResponseOp
 
+	transfer *transfer // what is taken over; nil if it takes slots, or has them
 	combined *combined // with what it is released; nil if it is released by itself
 }
 
@@ -69,6 +70,21 @@ func NewClaim(r *pool.Request) *Claim {
 		}
 	}
 	return c
+}
+
+// NewTakeOver returns a claim that another instance holds, to be taken over. Nothing of the request may be changed.
+func NewTakeOver(r *pool.TakeOver) *Claim {
+	c := NewClaim(&pool.Request{ID: r.ID, Slots: r.Slots, Holder: r.Holder, Extra: r.Extra})
+	c.transfer = &transfer{revision: r.Fence.Revision()}
+	return c
+}
+
+// find records what etcd has of a claim that is to be taken over.
+func (c *Claim) find(t *transfer) {
+	r := *c.request
+	r.Slots, r.Priority = t.record.Pools, t.record.Priority
+	n := NewClaim(&r)
+	c.request, c.pools, c.blocks, c.kind, c.spelled, c.transfer = n.request, n.pools, n.blocks, n.kind, n.spelled, t
 }
 
 // Request returns the request of the claim.
@@ -174,7 +190,7 @@ func (c *Claim) accuse() { c.alone, c.accused = true, true }
 // hold records that its keys were put in a revision, and the responses to what its caller has put with them.
 func (c *Claim) hold(keys map[string]slots.Held, revision int64, extra []*pb.ResponseOp) {
 	c.state, c.keys, c.fence, c.alone, c.extra = held, keys, revision, false, extra
-	c.main = wire.Refs(keys)[0]
+	c.main, c.transfer = wire.Refs(keys)[0], nil
 }
 
 // release marks it as one whose slots are to be released.

@@ -184,7 +184,11 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 	c, keys := it.claim, map[string]slots.Held{}
 	o.offers.close(it.offer, it.of, revision)
 	for name, h := range it.held {
-		if it.from == nil {
+		switch {
+		case it.from != nil:
+		case c.transfer != nil:
+			o.memory.pools[name].Adopt(h)
+		default:
 			h = o.memory.pools[name].Took(h, revision)
 		}
 		keys[name] = h
@@ -250,6 +254,10 @@ func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
 		return
 	case drops:
 		return // it is gone
+	}
+	if it.claim.transfer != nil {
+		o.unmet(it, it.claim)
+		return
 	}
 	at := 0
 	for _, r := range it.reads {
@@ -352,11 +360,11 @@ func (o *commits) Resolved(resp *pb.TxnResponse) {
 			continue // what is there still is read by the next poll
 		}
 		var revision int64
-		mine := false
+		mine := false // its key is there, on its lease
 		if len(kvs) > 0 {
 			revision = kvs[0].ModRevision
 			_, s, err := o.memory.keys.DecodeSlot(string(kvs[0].Key), kvs[0].Value, kvs[0].CreateRevision)
-			mine = err == nil && s.Claim == it.claim.request.ID
+			mine = err == nil && s.Claim == it.claim.request.ID && store.LeaseID(kvs[0].Lease) == it.claim.lease
 		}
 		switch held := mine && revision == it.claim.fence; {
 		case it.kind == frees && held:
@@ -366,19 +374,31 @@ func (o *commits) Resolved(resp *pb.TxnResponse) {
 		case it.kind == frees, mine:
 			o.done(it, revision, nil)
 		default:
-			if from := it.from; from != nil && from.combined != nil && revision != from.fence {
-				it.withoutFrom()
-				o.released(from, 0, errOutcomeUnknown)
-			}
-			o.unresolvedTake(it, resp.Header.Revision)
+			o.unresolvedTake(it, revision, resp.Header.Revision)
 		}
 	}
 }
 
 // unresolvedTake records that a claim of a transaction with an unknown outcome does not have its slots. They may have come
 // and gone: then the dispatcher has seen that its demand has ended, so that is put under another name.
-func (o *commits) unresolvedTake(it *item, revision int64) {
-	d := it.claim.demand
+//
+// If the keys that it has tried to take over are not of the revision that they had either, it may have taken them over, with
+// all that was written with that. The same is true of a claim that another instance may have taken over since.
+func (o *commits) unresolvedTake(it *item, is, revision int64) {
+	c, d := it.claim, it.claim.demand
+	if from := it.from; from != nil && from.combined != nil && is != from.fence {
+		it.withoutFrom()
+		o.released(from, 0, errOutcomeUnknown)
+	}
+	switch t := c.transfer; {
+	case t != nil && is == t.revision:
+		o.memory.giveUp(it)
+		o.retry(it)
+		return
+	case t != nil, c.request.Bridge:
+		o.end(it, errOutcomeUnknown)
+		return
+	}
 	o.lost(it, nil, revision)
 	if d != nil && !d.over && d.key != nil {
 		o.queue.renew(d)

@@ -144,12 +144,13 @@ func (w *world) checkRefusal(c *Claim, err error) {
 	}
 	switch code {
 	case problem.Precondition:
-		w.check(slices.ContainsFunc(x.If, func(c *pb.Compare) bool { return w.written.changed[string(c.Key)] > 0 || !w.met(x.If) }),
+		w.check(w.transfers.past(w, c) || slices.ContainsFunc(x.If, func(c *pb.Compare) bool { return w.written.changed[string(c.Key)] > 0 || !w.met(x.If) }),
 			"claim %s without a condition that failed: %v", c.request.ID, err)
 	case problem.EtcdDenied:
 		w.check(writes("/b/denied/"), "claim %s: %v", c.request.ID, err)
 	case problem.EtcdUnavailable:
-		w.check(errors.Is(err, store.ErrLeaseNotFound) && writes("/b/foreign/"), "claim %s: %v", c.request.ID, err)
+		unknown := w.transfers.of(c) && store.OutcomeUnknown(err)
+		w.check(unknown || errors.Is(err, store.ErrLeaseNotFound) && writes("/b/foreign/"), "claim %s: %v", c.request.ID, err)
 	case problem.NoCapacity, problem.NotFound:
 	default:
 		w.check(false, "claim %s: %v", c.request.ID, err)
@@ -274,7 +275,7 @@ func (x *written) add(o *written) {
 
 // enough reports whether each thing has happened that callers write with slots.
 func (x *written) enough() bool {
-	few := func(n int) bool { return n < 15 }
+	few := func(n int) bool { return n < 8 }
 	return x.keys > 1000 && len(x.refused) >= 4 && len(x.outcome) == 7 &&
 		!slices.ContainsFunc(slices.AppendSeq(slices.Collect(maps.Values(x.refused)), maps.Values(x.outcome)), few)
 }

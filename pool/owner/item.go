@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -210,6 +211,23 @@ func (m *memory) takeOver(it *item, at time.Time) {
 	}
 }
 
+// transfer has a claim taken over that another instance holds: its keys are put again, on a lease of this instance, if each of
+// them is as it was read. Neither a spec nor claims that wait are of importance: the slots are taken already.
+func (m *memory) transfer(it *item, at time.Time) {
+	t := it.claim.transfer
+	it.held = t.keys
+	for name := range t.keys {
+		m.pools[name].use(1)
+	}
+	w := wire.Written{Since: t.record.Since, Admitted: cmp.Or(t.record.Admitted, t.revision)}
+	for _, p := range it.claim.spelled.Puts(it.held, w) {
+		key := p.Key(m.keys)
+		it.own = append(it.own, store.ModEquals(key, t.revision))
+		it.then = append(it.then, store.Put(key, p.Value, it.claim.lease))
+	}
+	it.carry(at)
+}
+
 // withoutFrom has it take over nothing.
 func (it *item) withoutFrom() { it.from, it.held = nil, nil }
 
@@ -367,7 +385,9 @@ func (m *memory) giveUp(it *item) {
 		return
 	}
 	for name, h := range it.held {
-		m.pools[name].Abandon(h)
+		if it.claim.transfer == nil {
+			m.pools[name].Abandon(h)
+		}
 		m.pools[name].use(-1)
 	}
 }

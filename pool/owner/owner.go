@@ -30,15 +30,16 @@ type Config struct {
 
 // Owner is the claims of one instance.
 type Owner struct {
-	keys     wire.Keys
-	prefix   string // of offers to this instance
-	memory   memory
-	offers   *offers
-	queue    *queue
-	commits  *commits
-	outcomes *outcomes
-	reads    []reading // under way
-	polled   []string  // pools whose demands the last poll reads
+	keys      wire.Keys
+	prefix    string // of offers to this instance
+	memory    memory
+	offers    *offers
+	queue     *queue
+	commits   *commits
+	transfers transfers
+	outcomes  *outcomes
+	reads     []reading // under way
+	polled    []string  // pools whose demands the last poll reads
 }
 
 // Half is one of the two halves of the writer of an instance. Each has one transaction under way, and a guard of its own,
@@ -84,6 +85,10 @@ func (o *Owner) Queue() Half { return o.queue }
 // Claim asks for a claim.
 func (o *Owner) Claim(c *Claim, now time.Duration) {
 	c.arrive(now, o.memory.begun)
+	if c.transfer != nil {
+		o.transfers.add(c) // what is taken over is read first
+		return
+	}
 	o.commits.claim(c)
 }
 
@@ -132,6 +137,9 @@ func (o *Owner) LeaseLost(id store.LeaseID, claims []*Claim) {
 	o.queue.leaseLost(id)
 	o.commits.leaseLost(claims)
 }
+
+// Gone records that the slots of claims that were granted are no longer theirs: they were freed by force, or taken over.
+func (o *Owner) Gone(claims []*Claim) { o.commits.leaseLost(claims) }
 
 // Suspects returns the leases of claims, and of demands, that etcd may not know: since the last call it has refused a
 // transaction with them for that reason. If one has ended, LeaseLost is to be called.
@@ -252,7 +260,13 @@ func (o *Owner) Role() (kvs *pb.RangeResponse, revision int64) {
 
 // Reads returns the transaction that reads what claims need to know, false if there is none, or one is under way.
 func (o *Owner) Reads() (*pb.TxnRequest, bool) {
-	if len(o.reads) > 0 || len(o.memory.wants) == 0 {
+	if len(o.reads) > 0 || len(o.transfers.reads) > 0 {
+		return nil, false
+	}
+	if t := o.transfers.next(o.keys); t != nil {
+		return t, true
+	}
+	if len(o.memory.wants) == 0 {
 		return nil, false
 	}
 	t := &pb.TxnRequest{}
@@ -265,6 +279,10 @@ func (o *Owner) Reads() (*pb.TxnRequest, bool) {
 
 // Read takes the answer to Reads, or that there was none.
 func (o *Owner) Read(resp *pb.TxnResponse, err error) {
+	if len(o.transfers.reads) > 0 {
+		o.transfersRead(resp, err)
+		return
+	}
 	reads := slices.Clone(o.reads)
 	o.reads = nil
 	at := 0

@@ -150,6 +150,9 @@ func (p *plan) claim(c *Claim) bool {
 		p.commits.withdrawn(c)
 		return true
 	}
+	if c.transfer != nil {
+		return p.transfer(c)
+	}
 	v := p.judge(c)
 	switch v.is {
 	case mustRefuse:

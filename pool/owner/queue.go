@@ -109,7 +109,7 @@ func (q *queue) end(d *demand, committed bool) {
 		q.fresh = slices.DeleteFunc(q.fresh, func(o *demand) bool { return o == d })
 		return
 	}
-	if !committed || k.worthPutting(nil) {
+	if !committed || k.worthPutting(nil) || d.claim.request.Bridge { // who takes it over can't say that it has ended
 		q.change(k)
 	}
 }

@@ -97,11 +97,11 @@ func (o *commits) refusedAlone(it *item, err error) {
 		o.shelf.put(it)
 		return
 	}
-	c := it.claim
+	c, reason := it.claim, "the claim was refused"
 	if refusalOf(err) == ofLease {
 		o.suspect(c.lease)
+		reason = "what claim " + c.request.ID + " was to happen with can't be written"
 	}
-	o.memory.giveUp(it)
 	if from := it.from; from != nil { // it is not known yet which of them it is about
 		from.separate()
 		c.accuse()
@@ -109,16 +109,7 @@ func (o *commits) refusedAlone(it *item, err error) {
 		o.retry(it)
 		return
 	}
-	o.offers.close(it.offer, it.of, 0)
-	o.refuse(c, refusedFor(c, err))
-}
-
-// refusedFor returns the error for a claim that etcd has refused.
-func refusedFor(c *Claim, err error) error {
-	if refusalOf(err) == ofLease {
-		return store.Problem("what claim "+c.request.ID+" was to happen with can't be written", err)
-	}
-	return store.Problem("the claim was refused", err)
+	o.end(it, store.Problem(reason, err))
 }
 
 // unshelve has what was refused some time ago tried again.
@@ -146,17 +137,23 @@ func (o *commits) unmet(it *item, of *Claim) {
 		o.stay(of, store.ErrChanged)
 		o.retry(it)
 		return
-	case it.from != nil:
+	}
+	o.end(it, precondition(it.claim.request.ID))
+}
+
+// end refuses the claim of an item that takes slots, and will not be sent again.
+func (o *commits) end(it *item, err error) {
+	if it.from != nil {
 		o.release(it.from)
 	}
 	o.memory.giveUp(it)
 	o.offers.close(it.offer, it.of, 0)
-	o.refuse(it.claim, precondition(it.claim))
+	o.refuse(it.claim, err)
 }
 
 // precondition returns the error for a claim with a condition that does not hold.
-func precondition(c *Claim) error {
-	return problem.New(problem.Precondition, "what claim %q was to happen with is no longer so", c.request.ID)
+func precondition(id string) error {
+	return problem.New(problem.Precondition, "what claim %q was to happen with is no longer so", id)
 }
 
 // refusedPart is what etcd has refused of the wait queue: a demands key, or that a pool becomes pending.

@@ -27,15 +27,16 @@ type world struct {
 	hosts []*host
 	d     *standIn
 	// without drops compares on their way to etcd, to show that the checks notice.
-	without func(*pb.Compare) bool
-	late    []*pb.TxnRequest // sent, given up, and not carried out yet
-	forced  map[int64]bool   // revisions of claims that were freed by force
-	freed   map[string]int64 // when keys were
-	stamps  map[string]wire.Stamp
-	clock   time.Duration
-	outside bool // etcd carries out what no instance has sent
-	written *written
-	errs    []string
+	without   func(*pb.Compare) bool
+	late      []*pb.TxnRequest // sent, given up, and not carried out yet
+	forced    map[int64]bool   // revisions of claims that were freed by force
+	freed     map[string]int64 // when keys were
+	stamps    map[string]wire.Stamp
+	clock     time.Duration
+	outside   bool // etcd carries out what no instance has sent
+	written   *written
+	transfers *takeOvers
+	errs      []string
 	stats
 }
 
@@ -98,9 +99,9 @@ var poolNames = []string{"db", "gpu"}
 func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(seed, 1)), etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")},
-		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, written: newWritten(),
+		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, written: newWritten(), transfers: newTakeOvers(),
 	}
-	w.d = newStandIn(w)
+	w.d, w.transfers.w = newStandIn(w), w
 	w.etcd.OnCommit(w.committed)
 	for _, p := range poolNames {
 		w.setSpec(p)
@@ -166,8 +167,10 @@ func (w *world) step(h *host) {
 	switch x := w.IntN(100); {
 	case x < 25:
 		w.claim(h, nil)
-	case x < 40:
+	case x < 37:
 		w.release(h)
+	case x < 40:
+		w.takeOver(h)
 	case x < 55:
 		w.send(h)
 	case x < 80:
@@ -175,6 +178,7 @@ func (w *world) step(h *host) {
 	case x < 85:
 		w.d.act()
 	case x < 87:
+		w.d.disturb()
 		w.d.disturb()
 	case x < 89:
 		w.deliverLate()
@@ -201,6 +205,8 @@ func (w *world) step(h *host) {
 			w.force()
 		case 1:
 			w.deleteDemands()
+		case 2:
+			w.gone(h)
 		}
 	}
 }
@@ -230,6 +236,7 @@ func (w *world) claim(h *host, needs map[string]int) *Claim {
 		}
 		r.Wait = time.Duration(w.IntN(3)) * time.Second
 		r.Priority = w.IntN(5) / 4
+		r.Bridge = w.IntN(4) == 0
 	}
 	if needs == nil {
 		w.writeWith(r, fmt.Sprint("c", w.stats.claims+1))
@@ -251,7 +258,7 @@ func (w *world) release(h *host) {
 	c := h.held[i]
 	h.held = slices.Delete(h.held, i, i+1)
 	h.asked[c] = true
-	if w.IntN(3) > 0 || !w.releaseWith(h, c) {
+	if w.IntN(3) > 0 || w.transfers.of(c) || !w.releaseWith(h, c) {
 		h.Release(c)
 	}
 }
@@ -351,6 +358,7 @@ func (w *world) results(h *host) {
 			w.granted++
 			h.held = append(h.held, r.Claim)
 			w.checkResponses(r.Claim)
+			w.checkTakenOver(r.Claim)
 		case Refused:
 			w.checkRefusal(r.Claim, r.Err)
 		case Released:
@@ -421,6 +429,9 @@ func (w *world) carryOn(sent *[]*message) *message {
 func (w *world) carry(t *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if w.without != nil {
 		dropCompares(t, w.without)
+	}
+	if w.transfers.unchecked {
+		w.transfers.uncheck(t)
 	}
 	if names(t, "/denied/") {
 		return nil, store.ErrDenied

@@ -323,6 +323,18 @@ func (p *Pool) Lost(h Held) {
 // Abandon ends that slots are tried: nothing was put.
 func (p *Pool) Abandon(h Held) { p.mark(h, false) }
 
+// Adopt records that a claim of this instance holds slots that another instance has taken.
+func (p *Pool) Adopt(h Held) {
+	for _, n := range h.Numbers {
+		p.mine.add(n)
+		p.seen[0].remove(n)
+		p.seen[1].remove(n)
+	}
+	for _, b := range h.Blocks {
+		p.names[b.name()] = true
+	}
+}
+
 // Spec returns the spec that was read last.
 func (p *Pool) Spec() Spec { return p.spec }
 

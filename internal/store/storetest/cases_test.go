@@ -58,8 +58,12 @@ func caseAt(req *pb.TxnRequest, base int64) {
 	}
 	for _, ops := range [][]*pb.RequestOp{req.Success, req.Failure} {
 		for _, op := range ops {
-			if r := op.GetRequestRange(); r != nil && r.Revision > 0 {
-				r.Revision += base
+			if r := op.GetRequestRange(); r != nil {
+				for _, rev := range []*int64{&r.Revision, &r.MinModRevision, &r.MaxModRevision} {
+					if *rev > 0 {
+						*rev += base
+					}
+				}
 			}
 			if n := op.GetRequestTxn(); n != nil {
 				caseAt(n, base)
@@ -105,6 +109,11 @@ func plainCases() []txnCase {
 			read(&pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("z"), Limit: 3})),
 			"then get( of 3)@2 get(a=/c1/m2/v2 b=/c1/m1/v1 c=/c1/m1/v1 of 3)@2" +
 				" get(a=w/c1/m2/v2 b=v/c1/m1/v1 of 3+)@2 get(a=w/c1/m2/v2 b=v/c1/m1/v1 c=v/c1/m1/v1/l101 of 3)@2", ""},
+		{"those that were put between two revisions", always(
+			read(&pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("z"), MinModRevision: 2}),
+			read(&pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("z"), MaxModRevision: 1, Limit: 1}),
+			read(&pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("z"), MinModRevision: 1, MaxModRevision: 1, KeysOnly: true})),
+			"then get(a=w/c1/m2/v2 of 3)@2 get(b=v/c1/m1/v1 of 3+)@2 get(b=/c1/m1/v1 c=/c1/m1/v1 of 3)@2", ""},
 		{"a nested compare does not see what an elder sibling put",
 			always(nest(nil, then{put("d")}, nil), nest(ifs{store.Present("d")}, then{put("e")}, then{get("d")})),
 			"then [then put@3] [else get(d=v/c3/m3/v1 of 1)@3]", "3: put d=v/c3/m3/v1"},

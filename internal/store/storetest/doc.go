@@ -19,7 +19,7 @@
 //
 // Real etcd, version 3.7. A test runs random histories and a table of corner
 // cases against both and compares answers, errors, keys and events. What berth
-// does not use (sorted ranges, revision filters, previous values, ignore flags)
+// does not use (sorted ranges, filters by the revision of creation, previous values, ignore flags)
 // is refused with [ErrUnsupported] rather than answered wrongly.
 //
 // # What stays true

@@ -108,6 +108,9 @@ func (d drawer) read(percent int) *pb.RangeRequest {
 		KeysOnly:  rapid.Bool().Draw(d.t, "keys only"),
 		CountOnly: d.chance(20, "count only"),
 	}
+	if d.chance(20, "put within") {
+		req.MinModRevision, req.MaxModRevision = d.rev(), d.rev()
+	}
 	if d.chance(percent, "at a revision") {
 		req.Revision = d.rev()
 	}

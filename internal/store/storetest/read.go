@@ -40,16 +40,30 @@ func (e *Etcd) read(req *pb.RangeRequest) *pb.RangeResponse {
 	if req.CountOnly {
 		return resp
 	}
-	if req.Limit > 0 && int64(to-from) > req.Limit {
-		to = from + int(req.Limit)
+	kvs := []*mvccpb.KeyValue(keys[from:to])
+	if req.MinModRevision != 0 || req.MaxModRevision != 0 {
+		kvs = putWithin(kvs, req.MinModRevision, req.MaxModRevision)
+	}
+	if req.Limit > 0 && int64(len(kvs)) > req.Limit {
+		kvs = kvs[:req.Limit]
 		resp.More = true
 	}
 	if req.KeysOnly {
-		resp.Kvs = keysOnly(keys[from:to])
+		resp.Kvs = keysOnly(kvs)
 	} else {
-		resp.Kvs = copyKVs(keys[from:to])
+		resp.Kvs = copyKVs(kvs)
 	}
 	return resp
+}
+
+// putWithin returns the keys that were last put between two revisions; 0 is no bound.
+func putWithin(kvs []*mvccpb.KeyValue, from, to int64) (within []*mvccpb.KeyValue) {
+	for _, kv := range kvs {
+		if kv.ModRevision >= from && (to == 0 || kv.ModRevision <= to) {
+			within = append(within, kv)
+		}
+	}
+	return within
 }
 
 // keysOnly copies what etcd knows without reading the values: the leases are

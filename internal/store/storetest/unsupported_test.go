@@ -18,8 +18,6 @@ func TestWhatIsNotSupportedIsRefused(t *testing.T) {
 	for name, op := range map[string]*pb.RequestOp{
 		"sorted by value":     read(&pb.RangeRequest{Key: a, SortTarget: pb.RangeRequest_VALUE}),
 		"sorted downwards":    read(&pb.RangeRequest{Key: a, SortOrder: pb.RangeRequest_DESCEND}),
-		"mod at least":        read(&pb.RangeRequest{Key: a, MinModRevision: 1}),
-		"mod at most":         read(&pb.RangeRequest{Key: a, MaxModRevision: 1}),
 		"create at least":     read(&pb.RangeRequest{Key: a, MinCreateRevision: 1}),
 		"create at most":      read(&pb.RangeRequest{Key: a, MaxCreateRevision: 1}),
 		"previous of a put":   put(&pb.PutRequest{Key: a, PrevKv: true}),

@@ -81,8 +81,8 @@ func validateRange(r *pb.RangeRequest) error {
 		return errEmptyKey
 	case r.SortTarget != pb.RangeRequest_KEY, r.SortOrder != pb.RangeRequest_NONE && r.SortOrder != pb.RangeRequest_ASCEND:
 		return unsupported("a range in another order than that of its keys")
-	case r.MinModRevision != 0, r.MaxModRevision != 0, r.MinCreateRevision != 0, r.MaxCreateRevision != 0:
-		return unsupported("a range filtered by revision")
+	case r.MinCreateRevision != 0, r.MaxCreateRevision != 0:
+		return unsupported("a range filtered by the revision of creation")
 	}
 	return nil
 }
