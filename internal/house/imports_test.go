@@ -94,7 +94,7 @@ var layers = []layer{
 		"what is offered to whom is decided in memory: what is read and sent is the engine's",
 	},
 	{
-		"pool/engine", []string{"internal/problem", "internal/store", "pool", "pool/dispatch", "pool/owner", "pool/wire"},
+		"pool/engine", []string{"internal/problem", "internal/store", "pool", "pool/dispatch", "pool/list", "pool/owner", "pool/wire"},
 		"the engine connects state machines to etcd, and decides nothing about slots",
 	},
 	{

@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/dispatch"
+	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/owner"
 	"github.com/berthhq/berth/pool/wire"
 )
@@ -57,6 +58,9 @@ type Engine struct {
 	stopped chan struct{}  // closed when Run has returned
 	ready   chan struct{}  // closed when claims can be made
 
+	specs   *specs
+	contact *contact
+	*list.Lists
 	*loop
 }
 
@@ -66,6 +70,7 @@ func New(cfg Config) *Engine {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	e := &Engine{cfg: cfg, start: time.Now(), inbox: newInbox(), stopped: make(chan struct{}), ready: make(chan struct{})}
+	e.specs, e.contact, e.Lists = newSpecs(cfg.Backend, cfg.Keys), newContact(e), newLists(e)
 	e.loop = newLoop(e)
 	return e
 }
@@ -102,9 +107,13 @@ var errStopped = problem.New(problem.Stopping, "berth is shutting down on this h
 // txn sends a transaction, and has the loop take its answer.
 func (e *Engine) txn(ctx context.Context, t *pb.TxnRequest, answer func(*pb.TxnResponse, error)) {
 	e.tasks.Go(func() {
+		asked := time.Now()
 		try, cancel := context.WithTimeout(ctx, txnTimeout)
 		resp, err := e.cfg.Backend.Txn(try, t)
 		cancel()
+		if err == nil {
+			e.contact.answered(asked)
+		}
 		e.inbox.put(func() { answer(resp, err) })
 	})
 }

@@ -34,6 +34,7 @@ type loop struct {
 	several  int   // callers that were answered since the last transaction
 	agedAt   time.Duration
 	prepared bool
+	written  written
 }
 
 func newLoop(e *Engine) *loop {
@@ -113,6 +114,9 @@ func (l *loop) write(ctx context.Context, w *writer, now time.Duration, wall tim
 	}
 	l.e.txn(ctx, t, func(resp *pb.TxnResponse, err error) {
 		w.answer(resp, err, l.e.now())
+		if err == nil && w == l.commits {
+			l.written.at(resp.Header.Revision, l.e.cfg.Backend.History())
+		}
 		l.polls.seeRole()
 	})
 }

@@ -57,6 +57,15 @@ func (l *Lists) Space(ctx context.Context) (*pool.Space, error) {
 	return s.Space(o), nil
 }
 
+// Prospects is [State.Prospects] of what is read now.
+func (l *Lists) Prospects(ctx context.Context, asked []*pool.Request, freed map[string]int) ([]bool, error) {
+	s, o, err := l.all(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	return s.Prospects(asked, freed, o), nil
+}
+
 // Pool returns one pool. An unknown one is a PoolNotFound problem.
 func (l *Lists) Pool(ctx context.Context, name string) (pool.Detail, error) {
 	return again(func(fresh bool) (pool.Detail, error) {
