@@ -11,6 +11,9 @@
 // dispatcher, one instance of all, offers slots to demands. An offer is advice: the owner of the demand commits it, on its
 // own lease, under the compares of a direct claim and that the offer was not taken back.
 //
+// A caller may have other keys written with the slots of a claim, or with their release, under its own conditions: all in
+// one revision, or nothing. A claim that another instance holds is taken over by putting its keys again, on a lease of this one.
+//
 // The writer of an instance has two halves. One takes and releases slots: all claims and releases that arrive while a
 // transaction is under way share the next one. It has all compares at its root. If one of them fails, the same is sent
 // once more with a child for each part, so that each succeeds or fails by itself, and what the others need to know

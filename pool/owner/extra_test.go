@@ -152,6 +152,7 @@ func (w *world) checkRefusal(c *Claim, err error) {
 		unknown := w.transfers.of(c) && store.OutcomeUnknown(err)
 		w.check(unknown || errors.Is(err, store.ErrLeaseNotFound) && writes("/b/foreign/"), "claim %s: %v", c.request.ID, err)
 	case problem.NoCapacity, problem.NotFound:
+		w.check(w.transfers.by[c] == nil, "claim %s, which is held, can't be taken over: %v", c.request.ID, err)
 	default:
 		w.check(false, "claim %s: %v", c.request.ID, err)
 	}

@@ -133,6 +133,10 @@ func (p *plan) claims() {
 // route has those claims wait, or refuses them, that need not wait for the answer to a transaction to know that.
 func (p *plan) route() {
 	for _, c := range p.takeWant() {
+		if c.transfer != nil {
+			p.commits.claim(c)
+			continue
+		}
 		switch v := p.judge(c); {
 		case c.withdrawn:
 			p.commits.withdrawn(c)

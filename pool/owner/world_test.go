@@ -345,6 +345,7 @@ func (w *world) results(h *host) {
 		switch r.Outcome {
 		case Waits:
 			w.waited++
+			w.check(w.transfers.by[r.Claim] == nil, "claim %s waits to be taken over", r.Claim.request.ID)
 			continue
 		case Stays:
 			w.stays(h, r.Claim, r.Err)
