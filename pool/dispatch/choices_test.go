@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/wire"
@@ -129,6 +131,15 @@ func TestWhoIsOffered(t *testing.T) {
 			r.put(store.Delete(r.key("a", 0, "gpu")))
 			r.put(store.Put(r.key("a", 0, "gpu"), wire.EncodeDemands([]wire.Demand{{Pools: map[string]int{"db": 1, "gpu": 1}}})["gpu"], 0))
 		}, nil, nil},
+		"and that names the first one": {func(r *rig) {
+			r.spec("db", 1, false)
+			r.spec("gpu", 1, false)
+			r.demand("b", 0, ask(0, "gpu=9")) // so that gpu is known
+			d := ask(0, "db=1 gpu=1")
+			d.Claim, d.Holder = "c", pool.Holder{Host: "a", Instance: "i"}
+			other := wire.EncodeDemands([]wire.Demand{{Pools: map[string]int{"another": 1, "gpu": 1}}})["gpu"]
+			r.put(store.Put(r.key("a", 0, "db"), wire.EncodeDemands([]wire.Demand{d})["db"], 0), store.Put(r.key("a", 0, "gpu"), other, 0))
+		}, nil, nil},
 		"a worker as many steps as it has places": {func(r *rig) {
 			r.spec("db", 9, false)
 			r.put(store.Put(r.keys.Places("a", "i"), wire.EncodePlaces(wire.Places{Free: 2}), 0))
@@ -222,6 +233,16 @@ func TestWhoMayHandSlotsOn(t *testing.T) {
 			r.demand("a", 0, d)
 			r.demand("b", 0, ask(0, "db=1"))
 		}, []string{"a" + advance}, []string{"a" + advance}},
+		"all, while the first one has an offer that it cannot use": {4, func(r *rig) {
+			r.put(store.Delete(r.keys.Number("gpu", 0)))
+			r.put(store.Delete(r.keys.Number("db", 0)))
+			d := ask(0, "db=1 gpu=1")
+			d.Priority = 1
+			r.demand("c", 0, d)
+			r.run()
+			r.spec("gpu", pool.Closed, false)
+			r.demand("b", 0, ask(0, "db=1"))
+		}, []string{"b" + advance, "c/i/0"}, []string{"b" + advance, "c/i/0"}},
 		"nobody if many owners wait": {4, func(r *rig) {
 			for _, host := range []string{"a", "b", "c"} {
 				r.demand(host, 0, ask(0, "db=1"))
@@ -296,6 +317,42 @@ func TestWhoIsPassed(t *testing.T) {
 	r.spec("db", 3, false)
 	r.run()
 	r.want("it is offered again", r.offered(), "a-0-0 db=2")
+}
+
+// An owner whose key was put and deleted before all was read is served again, and one without demands is forgotten.
+func TestAListingEndsThatAnOwnerIsPassed(t *testing.T) {
+	r := newRig(t)
+	r.spec("db", 1, false)
+	r.demand("a", 0, ask(0, "db=1"))
+	r.run()
+	r.now += leastPatience
+	r.next() // the offer is deleted
+	passes, ok := r.d.Next(r.now)
+	if !ok {
+		t.Fatal("the owner is not passed")
+	}
+	resp, _ := r.etcd.Txn(passes)
+	r.d.Answer(resp, nil, r.now) // and the watch shows nothing
+	all := func() {
+		r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
+		l := Listing{Revision: r.etcd.Revision(), All: true, Pools: []string{"db"}}
+		for kv := range r.etcd.All(r.keys.Pools()) {
+			l.Pages = append(l.Pages, []*mvccpb.KeyValue{kv})
+		}
+		for kv := range r.etcd.All(r.keys.OffersAll()) {
+			l.Pages = append(l.Pages, []*mvccpb.KeyValue{kv})
+		}
+		r.d.Listed(l, r.now)
+	}
+	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.DeleteAll(r.keys.OffersAll()))})
+	all()
+	r.run()
+	r.want("when the key is gone", r.offered(), "a-0-0 db=1")
+	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.DeleteAll(r.keys.OffersAll()), store.Delete(r.key("a", 0, "db")))})
+	all()
+	if len(r.d.owners.all) > 0 {
+		t.Errorf("%d owners are remembered", len(r.d.owners.all))
+	}
 }
 
 // Patience grows with slow commits, and for owners that are silent often.
@@ -397,6 +454,7 @@ func TestOffersArePacked(t *testing.T) {
 	many("a", 0, 40, "db=1")
 	many("b", 0, 5, "db=30")
 	many("c", 0, 3, "db=33")
+	r.demand("e", 0, ask(0, "db=1"), ask(1, "db=33"), ask(2, "db=1"))
 	r.run()
 	var sizes []string
 	for kv := range r.etcd.All(r.keys.OffersAll()) {
@@ -406,7 +464,7 @@ func TestOffersArePacked(t *testing.T) {
 		}
 		sizes = append(sizes, fmt.Sprint(strings.TrimPrefix(string(kv.Key), r.keys.OffersAll()), " ", len(list)))
 	}
-	r.want("keys", sizes, "a/i/0 32", "a/i/1 8", "b/i/0 2", "b/i/1 2", "b/i/2 1", "c/i/0 1", "c/i/1 1", "c/i/2 1")
+	r.want("keys", sizes, "a/i/0 32", "a/i/1 8", "b/i/0 2", "b/i/1 2", "b/i/2 1", "c/i/0 1", "c/i/1 1", "c/i/2 1", "e/i/0 2", "e/i/1 1")
 	for i := range 130 {
 		many(fmt.Sprint("host-", i), 0, 1, "db=1")
 	}
@@ -487,6 +545,41 @@ func TestOffersToTheDeadEnd(t *testing.T) {
 	r.put(store.Delete(r.key("a", 0, "db")))
 	r.run()
 	r.want("offers", r.offered(), "b-0-0 db=1")
+}
+
+// A worker that takes a step gets its next offer without a pause, and has not declined.
+func TestAWorkerTakesStepAfterStep(t *testing.T) {
+	r := newRig(t)
+	r.spec("db", 9, false)
+	r.put(store.Put(r.keys.Places("a", "i"), wire.EncodePlaces(wire.Places{Free: 1}), 0))
+	d := ask(0, "db=1")
+	d.Steps = 3
+	r.demand("a", 0, d)
+	for range d.Steps {
+		r.run()
+		r.want("offers", r.offered(), "a-0-0 db=1")
+		r.commit("a")
+	}
+	r.run()
+	r.want("offers for no step", r.offered())
+	if n := r.d.Count(Declined); n > 0 {
+		t.Errorf("%d declined", n)
+	}
+}
+
+// Demands of a pool that no listing has shown, since it had no spec, are seen when the pool is put as pending again.
+func TestAPendingPoolIsRead(t *testing.T) {
+	r := newRig(t)
+	d := ask(0, "db=1")
+	d.Claim, d.Holder = "c", pool.Holder{Host: "a", Instance: "i"}
+	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.Put(r.key("a", 0, "db"), wire.EncodeDemands([]wire.Demand{d})["db"], 0))})
+	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
+	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
+	r.run()
+	r.want("before", r.offered())
+	r.put(store.Put(r.keys.Pending("db"), wire.EncodeEmpty(), 0))
+	r.run()
+	r.want("after", r.offered(), "a-0-0 !")
 }
 
 // To its own instance a dispatcher offers in memory.
