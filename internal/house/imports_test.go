@@ -102,6 +102,10 @@ var layers = []layer{
 		"what is shown of pools is found out from what was read, whatever instance has put it",
 	},
 	{
+		"pool/revoke", []string{"internal/problem", "internal/store", "pool", "pool/list", "pool/wire"},
+		"operators end claims by what etcd holds, whatever instance has put it",
+	},
+	{
 		"pool", []string{"internal/store", "pool/admit"},
 		"pool asks for leases through its own two-method interface: it can be tested and read without lease",
 	},

@@ -70,6 +70,16 @@ func LeaseEquals(key string, lease LeaseID) *pb.Compare {
 	}
 }
 
+// ValueEquals holds if the key exists with that value.
+func ValueEquals(key string, value []byte) *pb.Compare {
+	return &pb.Compare{
+		Key:         []byte(key),
+		Result:      pb.Compare_EQUAL,
+		Target:      pb.Compare_VALUE,
+		TargetUnion: &pb.Compare_Value{Value: value},
+	}
+}
+
 // NonePutSince holds if no key that exists under prefix was put after rev.
 // Deletes after rev do not fail it.
 func NonePutSince(prefix string, rev int64) *pb.Compare {

@@ -139,6 +139,8 @@ type Claim struct {
 	Revision int64
 	Lease    store.LeaseID
 	Record   *wire.Record
+	// Chosen is the key of its id, if its user has chosen that; else it is empty.
+	Chosen string
 }
 
 // Fence returns the fencing token of its holder.
@@ -180,6 +182,9 @@ func (s *State) export(c *claim) (*Claim, error) {
 	is := &Claim{ID: c.id, Main: c.main.Key(s.keys.Keys), Revision: c.rev, Lease: c.lease, Record: r}
 	for _, ref := range refs {
 		is.Keys = append(is.Keys, ref.Key(s.keys.Keys))
+	}
+	if by, ok := s.ids[c.id]; ok && c.by() == (instance{by.Host, by.Instance}) {
+		is.Chosen = s.keys.ID(c.id)
 	}
 	return is, nil
 }

@@ -62,6 +62,8 @@ func FuzzDecodeDispatcher(f *testing.F) {
 	f.Add(EncodePlaces(Places{Free: 1}))
 	f.Add(EncodeID(ID{"one", "i"}))
 	f.Add(EncodeEmpty())
+	f.Add(EncodeRevocation(Revocation{Fence: 1024, Forced: true}))
+	f.Add(EncodeRevocation(Revocation{Fence: Waiting}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if r, err := DecodeRole("k", data); err == nil {
 			if again, err := DecodeRole("k", EncodeRole(r)); err != nil || again.Host != r.Host {
@@ -75,6 +77,11 @@ func FuzzDecodeDispatcher(f *testing.F) {
 		}
 		if p, err := DecodePlaces("k", data); err == nil && p.Free < 0 {
 			t.Errorf("%s: %d places", data, p.Free)
+		}
+		if r, err := DecodeRevocation("k", data); err == nil {
+			if again, err := DecodeRevocation("k", EncodeRevocation(r)); err != nil || again != r {
+				t.Errorf("%s: %v", data, err)
+			}
 		}
 		if i, err := DecodeID("k", data); err == nil {
 			if again, err := DecodeID("k", EncodeID(i)); err != nil || again != i {
