@@ -148,16 +148,17 @@ func (x *owner) idle() bool { return x.demands == 0 }
 
 const (
 	// leastOpen and mostOpen bound the claims in open offers of an owner in a pool in which others wait; between them it is
-	// limit/openPart. Without a bound, a host that was killed had all slots for 7 s.
+	// limit/openPart, or an equal part for each owner that waits: were it less, slots would be free while few owners wait, and
+	// no owner might hand its own on. Without a bound, a host that was killed had all slots for 7 s.
 	leastOpen = 4
 	mostOpen  = 128
 	openPart  = 8
 )
 
-// boundOf returns how many claims in open offers an owner may have in a pool in which others wait.
-func boundOf(limit int) int {
+// boundOf returns how many claims in open offers an owner may have in a pool in which so many others wait.
+func boundOf(limit, others int) int {
 	if limit == slots.Unlimited {
 		return mostOpen
 	}
-	return min(mostOpen, max(leastOpen, limit/openPart))
+	return min(mostOpen, max(leastOpen, limit/min(openPart, others+1)))
 }

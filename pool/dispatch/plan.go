@@ -169,7 +169,7 @@ func (p *plan) passes(x *demand) bool {
 		if n.pool.waiting[x.owner] > 0 {
 			others--
 		}
-		if open := x.owner.open[n.pool.name] + p.held[ownerPool{x.owner, n.pool}]; others > 0 && open >= boundOf(n.pool.capacity().Limit) {
+		if open := x.owner.open[n.pool.name] + p.held[ownerPool{x.owner, n.pool}]; others > 0 && open >= boundOf(n.pool.capacity().Limit, others) {
 			return true
 		}
 	}

@@ -661,8 +661,8 @@ func (w *queueWorld) plans(c *chair) func() {
 	}
 	full := func(x waiting) bool { // its owner has enough offers in a pool in which others wait
 		for name := range x.Pools {
-			others := slices.ContainsFunc(s.demands, func(y waiting) bool { return y.Pools[name] > 0 && y.instance != x.instance })
-			if limit := s.pools[name].limit; others && limit != pool.Unlimited && open[x.instance][name] >= max(4, min(128, limit/8)) {
+			others := s.others(name, x.instance)
+			if limit := s.pools[name].limit; others > 0 && limit != pool.Unlimited && open[x.instance][name] >= bound(limit, others) {
 				return true
 			}
 		}
@@ -846,6 +846,20 @@ func (w *queueWorld) late(d *Dispatcher, of instanceDemand) bool {
 	return w.firstAt[of] > 0 && w.now-(w.firstAt[of]-1) > orderHolds
 }
 
+// others returns how many other instances wait for a pool.
+func (s *state) others(name string, than instance) int {
+	all := map[instance]bool{}
+	for _, x := range s.demands {
+		if x.Pools[name] > 0 && x.instance != than {
+			all[x.instance] = true
+		}
+	}
+	return len(all)
+}
+
+// bound is how many offers an owner may have in a pool in which others wait.
+func bound(limit, others int) int { return min(128, max(4, limit/8, limit/(others+1))) }
+
 // checkBounds checks how many open offers each owner has.
 func (w *queueWorld) checkBounds(d *Dispatcher, s *state, begun map[*loan]bool) {
 	open, made := map[instance]map[string]int{}, map[instance]map[string]bool{}
@@ -865,8 +879,8 @@ func (w *queueWorld) checkBounds(d *Dispatcher, s *state, begun map[*loan]bool) 
 	for of, pools := range open {
 		for name, n := range pools {
 			p := s.pools[name]
-			others := slices.ContainsFunc(s.demands, func(y waiting) bool { return y.Pools[name] > 0 && y.instance != of })
-			w.check(!others || !made[of][name] || p.limit == pool.Unlimited || n <= max(4, min(128, p.limit/8)), "bound: %s/%s has %d open offers in %s of %d", of.host, of.name, n, name, p.limit)
+			others := s.others(name, of)
+			w.check(others == 0 || !made[of][name] || p.limit == pool.Unlimited || n <= bound(p.limit, others), "bound: %s/%s has %d open offers in %s of %d", of.host, of.name, n, name, p.limit)
 		}
 	}
 }
