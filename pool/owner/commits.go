@@ -371,7 +371,9 @@ func (o *commits) Resolved(resp *pb.TxnResponse) {
 			o.release(it.claim)
 		case it.kind == frees && it.claim.combined != nil:
 			o.released(it.claim, 0, errOutcomeUnknown)
-		case it.kind == frees, mine:
+		case it.kind == frees:
+			o.released(it.claim, 0, nil)
+		case mine:
 			o.done(it, revision, nil)
 		default:
 			o.unresolvedTake(it, revision, resp.Header.Revision)

@@ -101,6 +101,9 @@ func TestWhatEtcdRefusesHitsOneClaim(t *testing.T) {
 					t.Errorf("claim %s: %+v", id, all[id])
 				}
 			}
+			if r.sent > 5 { // together, and each by itself, some of them twice
+				t.Errorf("%d transactions", r.sent)
+			}
 			bad := all["bad"]
 			if bad.Outcome != Refused || problem.CodeOf(bad.Err) != tc.code || bad.Err.Error() != tc.text {
 				t.Errorf("%d: %v", bad.Outcome, bad.Err)
