@@ -2,7 +2,7 @@ package engine
 
 import (
 	"context"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -18,32 +18,45 @@ const (
 	askTimeout = time.Second
 )
 
-// contact knows when etcd has answered last.
+// contact knows when etcd has answered last, and its latest revision in an answer.
 type contact struct {
 	backend store.Backend
 	keys    store.Keys
-	start   time.Time
-	last    atomic.Int64 // nanoseconds after start, of the request that was answered
 	flights singleflight.Group
+
+	mu   sync.Mutex // guards what follows
+	last time.Time  // of the request that was answered; when the engine was made before that
+	seen written
 }
 
 func newContact(e *Engine) *contact {
-	return &contact{backend: e.cfg.Backend, keys: e.cfg.Keys, start: e.start}
+	return &contact{backend: e.cfg.Backend, keys: e.cfg.Keys, last: e.start}
 }
 
 // answered records that etcd has answered a request of a time.
-func (c *contact) answered(asked time.Time) {
-	at := int64(asked.Sub(c.start))
-	for {
-		last := c.last.Load()
-		if at <= last || c.last.CompareAndSwap(last, at) {
-			return
-		}
+func (c *contact) answered(asked time.Time, header *pb.ResponseHeader) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if asked.After(c.last) {
+		c.last = asked
 	}
+	c.seen.at(header.Revision, c.backend.History())
+}
+
+// latest returns the latest revision that an answer has shown, 0 if none has of the present history of etcd.
+func (c *contact) latest() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen.at(0, c.backend.History())
+	return c.seen.revision
 }
 
 // age returns for how long etcd is not known to have answered, since the engine was made at most.
-func (c *contact) age() time.Duration { return time.Since(c.start) - time.Duration(c.last.Load()) }
+func (c *contact) age() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.last)
+}
 
 // ask asks etcd, and waits for the answer until ctx ends.
 func (c *contact) ask(ctx context.Context) {
@@ -51,8 +64,8 @@ func (c *contact) ask(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 		defer cancel()
 		asked := time.Now()
-		if _, err := c.backend.Range(ctx, &pb.RangeRequest{Key: []byte(c.keys.Pools()), CountOnly: true}); err == nil {
-			c.answered(asked)
+		if resp, err := c.backend.Range(ctx, &pb.RangeRequest{Key: []byte(c.keys.Pools()), CountOnly: true}); err == nil {
+			c.answered(asked, resp.Header)
 		}
 		return nil, nil
 	})

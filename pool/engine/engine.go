@@ -60,6 +60,7 @@ type Engine struct {
 
 	specs   *specs
 	contact *contact
+	feeds   *poolFeeds
 	*list.Lists
 	*loop
 }
@@ -71,7 +72,7 @@ func New(cfg Config) *Engine {
 	}
 	e := &Engine{cfg: cfg, start: time.Now(), inbox: newInbox(), stopped: make(chan struct{}), ready: make(chan struct{})}
 	e.specs, e.contact, e.Lists = newSpecs(cfg.Backend, cfg.Keys), newContact(e), newLists(e)
-	e.loop = newLoop(e)
+	e.loop, e.feeds = newLoop(e), newPoolFeeds(e)
 	return e
 }
 
@@ -84,6 +85,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.loop.run(ctx)
 	cancel()
 	e.tasks.Wait()
+	e.feeds.close()
 	for range e.inbox.close() { // callers see that it has stopped
 	}
 	close(e.stopped)
@@ -112,7 +114,7 @@ func (e *Engine) txn(ctx context.Context, t *pb.TxnRequest, answer func(*pb.TxnR
 		resp, err := e.cfg.Backend.Txn(try, t)
 		cancel()
 		if err == nil {
-			e.contact.answered(asked)
+			e.contact.answered(asked, resp.Header)
 		}
 		e.inbox.put(func() { answer(resp, err) })
 	})

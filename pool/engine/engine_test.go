@@ -165,8 +165,8 @@ func TestAClaimThatIsGivenUpLeavesTheQueue(t *testing.T) {
 	}
 	r := request("second")
 	r.Wait = 50 * time.Millisecond
-	if _, err := engines[1].Claim(t.Context(), r); problem.CodeOf(err) != problem.NoCapacity {
-		t.Errorf("%v, want %s", err, problem.NoCapacity)
+	if _, err := engines[1].Claim(t.Context(), r); problem.CodeOf(err) != problem.ClaimTimeout {
+		t.Errorf("%v, want %s", err, problem.ClaimTimeout)
 	}
 	isEmpty(t, b, keys.DemandsAll("db"))
 	if err := engines[0].Release(t.Context(), first); err != nil {
@@ -185,8 +185,8 @@ func TestImpossibleClaimsAreRefused(t *testing.T) {
 		slots map[string]int
 		code  problem.Code
 	}{
-		"no such pool":   {map[string]int{"gpu": 1}, problem.NotFound},
-		"too many slots": {map[string]int{"db": 3}, problem.NoCapacity},
+		"no such pool":   {map[string]int{"gpu": 1}, problem.PoolNotFound},
+		"too many slots": {map[string]int{"db": 3}, problem.ExceedsLimit},
 	} {
 		r := request("one")
 		r.Slots = tc.slots

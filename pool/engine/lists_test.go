@@ -248,19 +248,20 @@ func TestAgeIsTheTimeSinceEtcdHasAnswered(t *testing.T) {
 	if d, err := e.Age(t.Context()); err != nil || d > askAfter {
 		t.Errorf("%s, %v", d, err)
 	}
-	c := &contact{backend: b, keys: e.cfg.Keys, start: time.Now().Add(-time.Hour)}
-	if d := c.age(); d < time.Hour {
-		t.Errorf("it was asked %s ago", d)
+	c := &contact{backend: b, keys: e.cfg.Keys, last: time.Now().Add(-time.Hour)}
+	if d := c.age(); d < time.Hour || c.latest() != 0 {
+		t.Errorf("it was asked %s ago, revision %d", d, c.latest())
 	}
 	c.ask(t.Context())
-	if d := c.age(); d > time.Minute {
-		t.Errorf("it has answered %s ago", d)
+	if d := c.age(); d > time.Minute || c.latest() == 0 {
+		t.Errorf("it has answered %s ago, revision %d", d, c.latest())
 	}
-	c.answered(c.start) // an older answer
-	if d := c.age(); d > time.Minute {
-		t.Errorf("it has answered %s ago", d)
+	at := c.latest()
+	c.answered(time.Now().Add(-time.Hour), &pb.ResponseHeader{Revision: at - 1}) // an older answer
+	if d := c.age(); d > time.Minute || c.latest() != at {
+		t.Errorf("it has answered %s ago, revision %d of %d", d, c.latest(), at)
 	}
-	c = &contact{backend: unanswered{b}, keys: e.cfg.Keys, start: time.Now().Add(-time.Hour)}
+	c = &contact{backend: unanswered{b}, keys: e.cfg.Keys, last: time.Now().Add(-time.Hour)}
 	if c.ask(t.Context()); c.age() < time.Hour {
 		t.Error("silence is no answer")
 	}

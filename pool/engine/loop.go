@@ -8,6 +8,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/owner"
 )
 
@@ -35,11 +36,15 @@ type loop struct {
 	agedAt   time.Duration
 	prepared bool
 	written  written
+	broker   *broker
+	waitings *waitings
 }
 
 func newLoop(e *Engine) *loop {
 	o := newOwner(e.cfg)
-	l := &loop{e: e, owner: o, commits: newWriter(o.Commits()), queue: newWriter(o.Queue()), requests: newRequests(o)}
+	l := &loop{e: e, owner: o, commits: newWriter(o.Commits()), queue: newWriter(o.Queue()), broker: &broker{}}
+	l.waitings = newWaitings(e, l.broker)
+	l.requests = newRequests(o, l.broker, l.waitings)
 	l.polls, l.hosting = newPolls(l), newHosting(l)
 	return l
 }
@@ -94,6 +99,7 @@ func (l *loop) act(ctx context.Context) time.Duration {
 		close(l.e.ready)
 	}
 	l.polls.act(ctx, now, wall)
+	l.waitings.act(ctx)
 	l.hosting.act(ctx, now)
 	l.write(ctx, l.commits, now, wall)
 	l.write(ctx, l.queue, now, wall)
@@ -113,12 +119,24 @@ func (l *loop) write(ctx context.Context, w *writer, now time.Duration, wall tim
 		l.several = 0
 	}
 	l.e.txn(ctx, t, func(resp *pb.TxnResponse, err error) {
-		w.answer(resp, err, l.e.now())
-		if err == nil && w == l.commits {
-			l.written.at(resp.Header.Revision, l.e.cfg.Backend.History())
-		}
+		l.answered(w, resp, err, wall)
 		l.polls.seeRole()
 	})
+}
+
+// answered takes the answer to a transaction of a half that was sent at a time.
+func (l *loop) answered(w *writer, resp *pb.TxnResponse, err error, sent time.Time) {
+	commits := w == l.commits && err == nil
+	writes := commits && w.state == sending && resp.Succeeded
+	w.answer(resp, err, l.e.now())
+	if commits {
+		l.written.at(resp.Header.Revision, l.e.cfg.Backend.History())
+	}
+	if writes {
+		results := l.owner.Results()
+		l.requests.observe(results, pool.Write{Sent: sent, Answered: time.Now(), Revision: resp.Header.Revision})
+		l.several += l.requests.answer(results)
+	}
 }
 
 // read reads what claims need to know of pools.

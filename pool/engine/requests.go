@@ -23,6 +23,7 @@ type entry struct {
 	granted  *pool.Claim // nil before
 	asking   []chan<- outcome
 	releases []chan<- error
+	renewed  bool // its lease was, and that was published
 }
 
 // requests is the claims of the instance, by their ids.
@@ -30,10 +31,13 @@ type requests struct {
 	owner *owner.Owner
 	byID  map[string]*entry
 	of    map[*owner.Claim]*entry
+
+	broker   *broker
+	waitings *waitings
 }
 
-func newRequests(o *owner.Owner) *requests {
-	return &requests{owner: o, byID: map[string]*entry{}, of: map[*owner.Claim]*entry{}}
+func newRequests(o *owner.Owner, b *broker, w *waitings) *requests {
+	return &requests{owner: o, byID: map[string]*entry{}, of: map[*owner.Claim]*entry{}, broker: b, waitings: w}
 }
 
 // ask asks for a claim. The same request again asks for the same claim.
@@ -90,6 +94,8 @@ func (r *requests) answer(results []owner.Result) (answered int) {
 		e := r.of[res.Claim]
 		switch res.Outcome {
 		case owner.Waits:
+			e.waits(time.Now())
+			r.waitings.add(e, res.Why)
 			continue
 		case owner.Granted:
 			r.grant(e)
@@ -110,6 +116,8 @@ func (r *requests) grant(e *entry) {
 	c, req := e.claim, e.request
 	e.granted = &pool.Claim{ID: req.ID, Slots: maps.Clone(req.Slots), Fence: c.Fence(), Lease: c.Lease(), Holder: req.Holder, Priority: req.Priority, Keys: c.Keys()}
 	e.granted.Begin()
+	r.waitings.flush(e)
+	r.broker.publish(pool.ClaimGranted, req, "")
 	for _, reply := range e.asking {
 		reply <- outcome{claim: e.granted}
 	}
@@ -118,6 +126,7 @@ func (r *requests) grant(e *entry) {
 
 // end answers that a claim was not granted.
 func (r *requests) end(e *entry, err error) {
+	r.waitings.flush(e)
 	for _, reply := range e.asking {
 		reply <- outcome{err: err}
 	}
@@ -129,6 +138,7 @@ func (r *requests) released(e *entry) {
 	if e.granted != nil {
 		e.granted.End(nil)
 		e.granted.Free()
+		r.broker.publish(pool.ClaimReleased, e.request, "")
 	}
 	for _, reply := range e.releases {
 		reply <- nil
@@ -166,9 +176,12 @@ func (e *Engine) Claim(ctx context.Context, req *pool.Request) (*pool.Claim, err
 	var err error
 	select {
 	case o := <-reply:
-		return o.claim, o.err
+		if o.err != nil {
+			return nil, e.explained(ctx, &own, o.err)
+		}
+		return o.claim, nil
 	case <-timeout:
-		err = problem.New(problem.NoCapacity, "the claim was not granted within %s", req.Wait)
+		err = e.timedOut(ctx, c, req.Wait)
 	case <-ctx.Done():
 		err = problem.New(problem.ClaimCanceled, "the claim was canceled while it waited: %w", context.Cause(ctx))
 	case <-e.stopped:

@@ -151,7 +151,7 @@ func (w *world) checkRefusal(c *Claim, err error) {
 	case problem.EtcdUnavailable:
 		unknown := w.transfers.of(c) && store.OutcomeUnknown(err)
 		w.check(unknown || errors.Is(err, store.ErrLeaseNotFound) && writes("/b/foreign/"), "claim %s: %v", c.request.ID, err)
-	case problem.NoCapacity, problem.NotFound:
+	case problem.NoCapacity, problem.PoolNotFound, problem.ExceedsLimit:
 		w.check(w.transfers.by[c] == nil, "claim %s, which is held, can't be taken over: %v", c.request.ID, err)
 	default:
 		w.check(false, "claim %s: %v", c.request.ID, err)

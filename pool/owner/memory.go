@@ -7,7 +7,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/slots"
@@ -202,7 +201,7 @@ func (m *memory) answer(r reading, responses []*pb.ResponseOp, revision int64) (
 	k.pending = len(at(1).Kvs) > 0
 	kvs := at(0).Kvs
 	if len(kvs) == 0 {
-		k.err = problem.New(problem.NotFound, "pool '%s' does not exist", k.name)
+		k.err = pool.NoSuchPool(k.name)
 		return used
 	}
 	var claims slots.Spec

@@ -84,15 +84,15 @@ func TestRefusalsNameThePool(t *testing.T) {
 		needs   map[string]int
 		code    problem.Code
 	}{
-		"it does not exist": {func() {}, map[string]int{"other": 1}, problem.NotFound},
+		"it does not exist": {func() {}, map[string]int{"other": 1}, problem.PoolNotFound},
 		"paused":            {func() { put(3, true) }, map[string]int{"db": 1}, problem.NoCapacity},
-		"too many slots":    {func() { put(3, false) }, map[string]int{"db": 4}, problem.NoCapacity},
+		"too many slots":    {func() { put(3, false) }, map[string]int{"db": 4}, problem.ExceedsLimit},
 		"full":              {func() { put(1, false); w.resolved(h, w.claim(h, map[string]int{"db": 1})) }, map[string]int{"db": 1}, problem.NoCapacity},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.prepare()
 			err := w.resolved(h, w.claim(h, tc.needs))
-			if p := problem.Of(err); p == nil || p.Code != tc.code || !strings.Contains(err.Error(), "'"+slices.Collect(maps.Keys(tc.needs))[0]+"'") {
+			if p := problem.Of(err); p == nil || p.Code != tc.code || !strings.Contains(err.Error(), slices.Collect(maps.Keys(tc.needs))[0]) {
 				t.Errorf("%v, want %s", err, tc.code)
 			}
 			for len(h.held) > 0 {

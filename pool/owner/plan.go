@@ -391,7 +391,7 @@ func (k *known) objection(n int) (why Why, err error) {
 	case k.err != nil:
 		return "", k.err
 	case s.Limit > 0 && n > s.Limit:
-		return "", problem.New(problem.NoCapacity, "pool '%s' can never grant %d slots: its limit is %d", k.name, n, s.Limit)
+		return "", s.Exceeded(pool.Need{Pool: k.name, N: n})
 	case k.pending:
 		return Pending, nil
 	case k.at > 0 && (s.Paused || s.Limit == pool.Closed):
