@@ -24,8 +24,18 @@ const (
 	splitFor = 8
 )
 
+// batchKind says what a transaction does with the guard.
+type batchKind int
+
+const (
+	withPuts    batchKind = iota // it compares and puts it
+	onlyDeletes                  // it compares it: etcd is full
+	probes                       // it puts it, and nothing else, as it was deleted in a full etcd
+)
+
 // batch is one transaction.
 type batch struct {
+	kind   batchKind
 	nested bool
 	single bool // it has one part at most
 	items  []*item
@@ -46,12 +56,15 @@ type batch struct {
 }
 
 // newBatch returns an empty transaction, in which each item is a child if it is nested. A single one has one part at most.
-func newBatch(nested, single bool) *batch {
+func newBatch(kind batchKind, nested, single bool) *batch {
 	return &batch{
-		nested: nested, single: single, shared: map[identity]bool{}, named: map[wire.Ref]bool{}, wrote: map[string]bool{},
+		kind: kind, nested: nested, single: single, shared: map[identity]bool{}, named: map[wire.Ref]bool{}, wrote: map[string]bool{},
 		drops: map[string]bool{}, ending: map[*demand]bool{}, moves: map[*demandKey]bool{},
 	}
 }
+
+// newProbe returns the transaction that finds out whether etcd has space again.
+func newProbe() *batch { return &batch{kind: probes} }
 
 // add adds items if it has space for all of them.
 func (b *batch) add(items ...*item) bool {
@@ -145,6 +158,9 @@ func (b *batch) compares(it *item) int {
 // request returns the transaction. If it fails as a whole, it reads the guard.
 func (b *batch) request(g *store.Guard) *pb.TxnRequest {
 	t := &pb.TxnRequest{Compare: []*pb.Compare{g.Compare()}, Success: []*pb.RequestOp{g.Put()}, Failure: []*pb.RequestOp{g.Get()}}
+	if b.kind == onlyDeletes {
+		t.Success[0] = g.Get()
+	}
 	if b.nested {
 		for _, it := range b.items {
 			t.Success = append(t.Success, store.Nest(it.child()))

@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/wire"
 )
@@ -27,6 +28,9 @@ func (w *world) held() map[int64][]*mvccpb.KeyValue {
 // committed checks what etcd has after a revision.
 func (w *world) committed(rev int64, events []*mvccpb.Event, req *pb.TxnRequest) {
 	for _, ev := range events {
+		if req != nil && ev.Type == mvccpb.DELETE && w.space.was { // what a full etcd was sent to delete may come late
+			w.freed[string(ev.Kv.Key)] = rev
+		}
 		if req == nil { // a lease took its keys with it
 			w.freed[string(ev.Kv.Key)], w.forced[ev.PrevKv.ModRevision] = rev, true
 		}
@@ -151,6 +155,8 @@ func (w *world) check(ok bool, format string, args ...any) {
 
 // rest has everything arrive, and checks that instances and etcd agree.
 func (w *world) rest() {
+	w.setSpace(storetest.SpaceFree)
+	w.clock += mostTry
 	for len(w.late) > 0 {
 		w.deliverLate()
 	}

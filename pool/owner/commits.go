@@ -22,6 +22,7 @@ type commits struct {
 	offers   *offers
 	outcomes *outcomes
 	guard    store.Guard
+	space    *Space
 	leases   Leases
 
 	want     []*Claim // to be taken directly, in the order of their arrival
@@ -42,19 +43,26 @@ func (o *commits) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
 		(&plan{commits: o, now: now, at: at}).route()
 		return nil, false
 	}
-	b := newBatch(len(o.again) > 0 || o.split > 0, o.isolated)
 	o.wakes = 0
+	kind := o.space.kind(now, &o.guard)
+	if kind == probes {
+		o.flight = newProbe()
+		return o.guard.FenceTxn(), true
+	}
+	b := newBatch(kind, kind == onlyDeletes || len(o.again) > 0 || o.split > 0, o.isolated)
 	o.unshelve(now)
-	if o.repeat(b); len(o.again) == 0 && !b.single {
-		p := &plan{commits: o, b: b, now: now, at: at}
-		p.commitOffers()
-		p.claims()
-		p.release()
-		p.dropOffers()
-		p.moveDemands()
+	p := &plan{commits: o, b: b, now: now, at: at}
+	if kind == onlyDeletes {
+		o.repeatDeletions(b)
+		p.deletions()
+	} else if o.repeat(b); len(o.again) == 0 && !b.single {
+		p.all()
 	}
 	if len(b.items) == 0 {
 		return nil, false
+	}
+	if kind == withPuts {
+		o.space.tries(now)
 	}
 	if o.split > 0 {
 		o.split--
@@ -96,6 +104,13 @@ func (o *commits) takeWant() []*Claim {
 	return all
 }
 
+// takeAgain returns the items that are to be sent again, and forgets them.
+func (o *commits) takeAgain() []*item {
+	all := o.again
+	o.again = nil
+	return all
+}
+
 // takeReleases returns the claims that are to be released, and forgets them.
 func (o *commits) takeReleases() []*Claim {
 	all := o.releases
@@ -121,10 +136,10 @@ func (o *commits) takeSuspects() []store.LeaseID {
 func (o *commits) drop(of *offered) { o.drops = append(o.drops, of) }
 
 // Fence returns the transaction that fences earlier writes of this half.
-func (o *commits) Fence() *pb.TxnRequest { return o.guard.FenceTxn() }
+func (o *commits) Fence() *pb.TxnRequest { return o.space.fence(&o.guard) }
 
 // Fenced takes the answer to Fence.
-func (o *commits) Fenced(resp *pb.TxnResponse) bool { return o.guard.Answer(resp) }
+func (o *commits) Fenced(resp *pb.TxnResponse) bool { return o.space.fenced(&o.guard, resp) }
 
 // Answer takes the answer to Next, or the error that there was instead. It returns true if the outcome is unknown, or
 // another process has written as this instance.
@@ -137,6 +152,10 @@ func (o *commits) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 		o.flight = nil
 		o.refused(b, err)
 		return false
+	case b.kind == probes:
+		o.flight = nil
+		o.space.fenced(&o.guard, resp)
+		return false
 	case !resp.Succeeded && o.guard.Foreign(resp):
 		return true
 	}
@@ -145,7 +164,7 @@ func (o *commits) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 		o.resend(b.items, false)
 		return false
 	}
-	o.guard.Committed(resp.Header.Revision)
+	o.space.committed(b, &o.guard, resp.Header.Revision)
 	o.answered(b, resp, true) // a claim that is lost has to know whether its key was put without it
 	o.answered(b, resp, false)
 	return false

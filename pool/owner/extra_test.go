@@ -151,6 +151,8 @@ func (w *world) checkRefusal(c *Claim, err error) {
 	case problem.EtcdUnavailable:
 		unknown := w.transfers.of(c) && store.OutcomeUnknown(err)
 		w.check(unknown || errors.Is(err, store.ErrLeaseNotFound) && writes("/b/foreign/"), "claim %s: %v", c.request.ID, err)
+	case problem.EtcdFull:
+		w.check(w.space.was && c.request.Wait == 0, "claim %s: %v", c.request.ID, err)
 	case problem.NoCapacity, problem.PoolNotFound, problem.ExceedsLimit:
 		w.check(w.transfers.by[c] == nil, "claim %s, which is held, can't be taken over: %v", c.request.ID, err)
 	default:
@@ -236,6 +238,9 @@ func (w *world) stays(h *host, c *Claim, err error) {
 	case errors.Is(err, store.ErrDenied):
 		w.written.outcome["denied"]++
 		w.check(writes("/b/denied/"), "claim %s stays: %v", c.request.ID, err)
+	case errors.Is(err, ErrFull):
+		w.written.outcome["full"]++
+		w.check(w.space.was, "claim %s stays: %v", c.request.ID, err)
 	default:
 		w.written.outcome["foreign"]++
 		w.check(errors.Is(err, store.ErrLeaseNotFound) && writes("/b/foreign/"), "claim %s stays: %v", c.request.ID, err)

@@ -38,6 +38,7 @@ type Owner struct {
 	commits   *commits
 	transfers transfers
 	outcomes  *outcomes
+	space     *Space
 	reads     []reading // under way
 	polled    []string  // pools whose demands the last poll reads
 }
@@ -67,10 +68,11 @@ func New(cfg Config) *Owner {
 	o := &Owner{
 		keys: keys, prefix: keys.Offers(cfg.Host, cfg.Instance),
 		memory: memory{keys: keys, hash: h.Sum32(), pools: map[string]*known{}},
-		offers: newOffers(), queue: newQueue(cfg), outcomes: &outcomes{},
+		offers: newOffers(), outcomes: &outcomes{}, space: &Space{},
 	}
+	o.queue = newQueue(cfg, o.space)
 	o.commits = &commits{
-		memory: &o.memory, queue: o.queue, offers: o.offers, outcomes: o.outcomes, leases: cfg.Leases,
+		memory: &o.memory, queue: o.queue, offers: o.offers, outcomes: o.outcomes, space: o.space, leases: cfg.Leases,
 		guard: store.NewGuard(keys.Guard(cfg.Host, cfg.Instance)),
 	}
 	return o
@@ -81,6 +83,9 @@ func (o *Owner) Commits() Half { return o.commits }
 
 // Queue returns the half that puts claims into the wait queue.
 func (o *Owner) Queue() Half { return o.queue }
+
+// Space returns whether etcd takes puts, as far as is known. Refused is to be called for each transaction of its halves that etcd refuses for want of space.
+func (o *Owner) Space() *Space { return o.space }
 
 // Claim asks for a claim.
 func (o *Owner) Claim(c *Claim, now time.Duration) {
@@ -111,7 +116,7 @@ func (o *Owner) Withdraw(c *Claim) {
 // Wakes returns when a half may have a next transaction without anything else having happened; 0 is never.
 func (o *Owner) Wakes() time.Duration {
 	at := o.commits.wakes
-	for _, t := range []time.Duration{o.queue.until, o.queue.shelf.wakes()} {
+	for _, t := range []time.Duration{o.queue.until, o.queue.shelf.wakes(), o.space.Wakes()} {
 		if at == 0 || t != 0 && t < at {
 			at = t
 		}

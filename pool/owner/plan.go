@@ -20,6 +20,15 @@ type plan struct {
 	over map[*Claim]bool     // those that are
 }
 
+// all adds all that can be done.
+func (p *plan) all() {
+	p.commitOffers()
+	p.claims()
+	p.release()
+	p.dropOffers()
+	p.moveDemands()
+}
+
 // commitOffers commits what is offered. An offers key whose offers can't be used is deleted.
 func (p *plan) commitOffers() {
 	for _, of := range p.offers.take() {
@@ -277,6 +286,10 @@ func (p *plan) freeOne(c *Claim) bool {
 // still: only the slots say that the demand has ended.
 func (p *plan) withDemand(it *item, c *Claim) []*item {
 	if k := c.listed(); k != nil && k.state == placed && !p.b.moves[k] {
+		if p.b.kind == onlyDeletes && len(k.live()) > 0 {
+			return []*item{it} // it would be put
+		}
+
 		return []*item{it, {kind: moves, key: k}}
 	}
 	return []*item{it}

@@ -27,6 +27,7 @@ type queue struct {
 	keys           wire.Keys
 	host, instance string
 	guard          store.Guard
+	space          *Space
 	leases         Leases
 
 	fresh   []*demand // in no key yet
@@ -55,9 +56,10 @@ type roleSeen struct {
 	kv       *pb.RangeResponse
 }
 
-func newQueue(cfg Config) *queue {
+func newQueue(cfg Config, space *Space) *queue {
 	return &queue{
-		keys: wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence,
+		space: space,
+		keys:  wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence,
 		guard:  store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands")),
 		byName: map[int]*demandKey{}, short: map[string]int{}, taken: map[int]bool{}, pending: map[string]bool{}, ranks: map[string]*rank{},
 	}
@@ -237,11 +239,16 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 	if q.flight != nil {
 		return nil, false
 	}
+	kind := q.space.kind(now, &q.guard)
+	if kind == probes {
+		q.flight = newProbe()
+		return q.guard.FenceTxn(), true
+	}
 	q.unshelve(now)
-	if !q.collects(now) {
+	if kind == withPuts && !q.collects(now) {
 		q.place()
 	}
-	b := newBatch(true, q.isolated > 0)
+	b := newBatch(kind, true, q.isolated > 0)
 	b.read(q.keys.Role())
 	var rest []*demandKey
 	for i, k := range q.changed {
@@ -254,7 +261,7 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 		case k.state == absent && len(k.live()) == 0:
 			q.remove(k)
 			continue
-		case !q.lease(k):
+		case kind == onlyDeletes && len(k.live()) > 0, !q.lease(k):
 			rest = append(rest, k)
 			continue
 		}
@@ -276,6 +283,9 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 		q.isolated = 0
 		return nil, false
 	}
+	if kind == withPuts {
+		q.space.tries(now)
+	}
 	q.isolated = max(0, q.isolated-1)
 	q.flight = b
 	return b.request(&q.guard), true
@@ -284,6 +294,9 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 // mayPend reports whether a transaction may have a pool pending.
 func (q *queue) mayPend(b *batch, pool string) bool {
 	parts := len(b.items) + len(b.root)
+	if b.kind != withPuts {
+		return false
+	}
 	return parts < maxChildren && !(b.single && parts > 1) && !q.refusesPending(pool)
 }
 
@@ -390,11 +403,15 @@ func (q *queue) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 		q.flight = nil
 		q.refused(b, err)
 		return false
+	case b.kind == probes:
+		q.flight = nil
+		q.space.fenced(&q.guard, resp)
+		return false
 	case !resp.Succeeded:
 		return true // the guard is all that is compared
 	}
 	q.flight = nil
-	q.guard.Committed(resp.Header.Revision)
+	q.space.committed(b, &q.guard, resp.Header.Revision)
 	for i, it := range b.items {
 		q.moved(it, resp.Responses[i+1].GetResponseTxn().Succeeded, resp.Header.Revision)
 	}
@@ -501,10 +518,10 @@ func (q *queue) find(ref wire.DemandRef) (d *demand, unknown bool) {
 }
 
 // Fence returns the transaction that fences earlier writes of this half.
-func (q *queue) Fence() *pb.TxnRequest { return q.guard.FenceTxn() }
+func (q *queue) Fence() *pb.TxnRequest { return q.space.fence(&q.guard) }
 
 // Fenced takes the answer to Fence.
-func (q *queue) Fenced(resp *pb.TxnResponse) bool { return q.guard.Answer(resp) }
+func (q *queue) Fenced(resp *pb.TxnResponse) bool { return q.space.fenced(&q.guard, resp) }
 
 // Unresolved returns the transaction that reads what has become of one with an unknown outcome.
 func (q *queue) Unresolved() *pb.TxnRequest {

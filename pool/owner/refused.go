@@ -61,22 +61,11 @@ func (o *commits) refused(b *batch, err error) {
 
 // leaseless records that an item was not committed because a lease is gone, which may be that of its claim.
 func (o *commits) leaseless(it *item) {
-	switch it.kind {
-	case frees:
-		o.release(it.claim)
-	case moves:
-		o.queue.stay(it.key)
-	case drops:
-		o.drop(it.offer)
-	case takes:
-		if it.from != nil {
-			o.release(it.from)
-		}
-		o.memory.giveUp(it)
+	if it.kind == takes {
 		o.suspect(it.claim.lease)
 		it.claim.unreserve(o.leases)
-		o.retry(it)
 	}
+	o.putOff(it)
 }
 
 // refusedAlone records that etcd has refused an item. What has to be done is tried again later; a claim is refused.

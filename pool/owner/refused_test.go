@@ -48,10 +48,14 @@ func (r *rig) pass(d time.Duration) map[string]Result {
 	all := map[string]Result{}
 	for until := r.clock + d; r.clock <= until; r.clock += localWait / 2 {
 		for _, x := range r.h.halves {
+			if x.unknown {
+				r.fence(x)
+				continue
+			}
 			for t, ok := x.Next(r.now(), time.Unix(1, 0)); ok; t, ok = x.Next(r.now(), time.Unix(1, 0)) {
 				r.sent++
 				if err := r.refuse(t); err != nil {
-					x.Answer(nil, err)
+					x.unknown = x.Answer(nil, err)
 					break
 				}
 				x.Answer(r.carry(t))
@@ -68,6 +72,15 @@ func (r *rig) pass(d time.Duration) map[string]Result {
 		}
 	}
 	return all
+}
+
+// fence ends that the outcome of a transaction is unknown.
+func (r *rig) fence(x *half) {
+	t := x.Fence()
+	if r.refuse(t) == nil && x.Fenced(r.must(t)) {
+		x.Resolved(r.must(x.Unresolved()))
+		x.unknown = false
+	}
 }
 
 func withKeys(keys ...string) (x store.Extra) {

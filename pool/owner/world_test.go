@@ -37,6 +37,7 @@ type world struct {
 	written   *written
 	transfers *takeOvers
 	errs      []string
+	space     spaceOf
 	stats
 }
 
@@ -85,9 +86,9 @@ func (l leasesOf) Acquire(time.Duration, int) (store.LeaseID, bool) {
 		return 0, false
 	}
 	if l.h.leases[l.presence] == 0 {
-		l.h.leases[l.presence], _, _ = l.etcd.Grant(time.Hour)
+		l.h.leases[l.presence], _, _ = l.etcd.Grant(time.Hour) // 0 if etcd is full
 	}
-	return l.h.leases[l.presence], true
+	return l.h.leases[l.presence], l.h.leases[l.presence] != 0
 }
 
 func (leasesOf) Release(store.LeaseID, int) {}
@@ -125,7 +126,9 @@ func (w *world) now() time.Duration { return w.clock }
 // must has etcd carry out what no instance has sent.
 func (w *world) must(t *pb.TxnRequest) *pb.TxnResponse {
 	w.outside = true
+	w.etcd.SetSpace(storetest.SpaceFree)
 	resp, err := w.etcd.Txn(t)
+	w.etcd.SetSpace(w.space.is)
 	w.outside = false
 	if err != nil {
 		panic(err)
@@ -152,6 +155,7 @@ func (w *world) putSpec(name string, s pool.Spec) {
 
 func (w *world) run(steps int) *world {
 	for i := range steps {
+		w.changeSpace()
 		w.step(w.hosts[w.IntN(len(w.hosts))])
 		if len(w.errs) == 0 && i%200 == 199 {
 			w.rest()
@@ -175,6 +179,7 @@ func (w *world) step(h *host) {
 		w.send(h)
 	case x < 80:
 		w.deliver(h)
+	case x < 87 && x >= 80 && w.space.is != storetest.SpaceFree: // who dispatches can't put anything
 	case x < 85:
 		w.d.act()
 	case x < 87:
@@ -331,6 +336,7 @@ func (w *world) send(h *host) {
 			continue
 		}
 		if t, ok := x.Next(w.now(), time.Unix(int64(w.stats.claims), 0)); ok {
+			w.checkPuts(h, t)
 			x.sent = append(x.sent, &message{t: t})
 		}
 	}
@@ -364,6 +370,9 @@ func (w *world) results(h *host) {
 			w.checkRefusal(r.Claim, r.Err)
 		case Released:
 			w.checkCombined(r)
+			if w.space.is != storetest.SpaceFree {
+				w.space.released++
+			}
 			if errors.Is(r.Err, ErrGone) {
 				w.check(w.freed[r.Claim.main.Key(w.keys)] > r.Claim.fence, "the slots of claim %s of revision %d were gone", r.Claim.request.ID, r.Claim.fence)
 			}
@@ -386,9 +395,10 @@ func (w *world) deliver(h *host) {
 			h.Read(m.resp, m.err)
 		}
 	case h.halves[x].unknown:
-		w.resolve(h.halves[x])
+		w.resolve(h, h.halves[x])
 	default:
 		if m := w.carryOn(&h.halves[x].sent); m != nil {
+			w.noSpace(h, m.err)
 			h.halves[x].unknown = h.halves[x].Answer(m.resp, m.err)
 		}
 	}
@@ -437,7 +447,7 @@ func (w *world) carry(t *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if names(t, "/denied/") {
 		return nil, store.ErrDenied
 	}
-	return w.etcd.Txn(t)
+	return w.carriedOut(t)
 }
 
 func dropCompares(t *pb.TxnRequest, without func(*pb.Compare) bool) {
@@ -458,8 +468,11 @@ func (w *world) deliverLate() {
 }
 
 // resolve finds out what has become of a transaction without an answer.
-func (w *world) resolve(x *half) {
-	if x.Fenced(w.must(x.Fence())) {
+func (w *world) resolve(h *host, x *half) {
+	w.outside = true
+	resp, err := w.etcd.Txn(x.Fence())
+	w.outside = false
+	if w.noSpace(h, err); err == nil && x.Fenced(resp) {
 		x.Resolved(w.must(x.Unresolved()))
 		x.unknown = false
 	}

@@ -1,0 +1,148 @@
+package owner
+
+import (
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+const (
+	// firstTry and mostTry are how long after a refusal for want of space something is put again: doubled each time.
+	firstTry = 250 * time.Millisecond
+	mostTry  = 5 * time.Second
+)
+
+// ErrFull tells that etcd is full, and takes deletions only.
+var ErrFull = problem.New(problem.EtcdFull, "etcd is full and takes no new claims: compact and defragment it, or raise its quota, then disarm the alarm")
+
+// Space says whether etcd takes puts, as far as is known to an instance. While it is full, what the halves of the
+// instance send has no put in it, but for one transaction from time to time, to find out whether it still is.
+type Space struct {
+	full  bool
+	pause time.Duration
+	next  time.Duration // when something is put again
+}
+
+// Refused records that a transaction had [store.ErrNoSpace] for an answer: to be called before the half takes that.
+func (s *Space) Refused(now time.Duration) {
+	s.full = true
+	s.pause = min(max(2*s.pause, firstTry), mostTry)
+	s.next = now + s.pause
+}
+
+// Full reports whether etcd was full when something was put last.
+func (s *Space) Full() bool { return s.full }
+
+// Wakes returns when something may be put again; 0 while etcd has space.
+func (s *Space) Wakes() time.Duration {
+	if !s.full {
+		return 0
+	}
+	return s.next
+}
+
+// kind returns what the next transaction of a half may do.
+func (s *Space) kind(now time.Duration, g *store.Guard) batchKind {
+	switch {
+	case s.full && now < s.next:
+		return onlyDeletes
+	case !g.Placed():
+		s.tries(now)
+		return probes
+	}
+	return withPuts
+}
+
+// tries records that something is put: one transaction at a time finds out whether etcd has space again.
+func (s *Space) tries(now time.Duration) {
+	if s.full {
+		s.next = now + s.pause
+	}
+}
+
+// found records that etcd has carried out a put.
+func (s *Space) found() { *s = Space{} }
+
+// fence returns the transaction that fences earlier ones: in a full etcd it deletes the guard.
+func (s *Space) fence(g *store.Guard) *pb.TxnRequest {
+	if s.full {
+		return g.DeleteFenceTxn()
+	}
+	return g.FenceTxn()
+}
+
+// fenced takes the answer to fence, or to the put of a guard that was deleted.
+func (s *Space) fenced(g *store.Guard, resp *pb.TxnResponse) bool {
+	done := g.Answer(resp)
+	if done && g.Placed() {
+		s.found()
+	}
+	return done
+}
+
+// committed records that a transaction was carried out in a revision.
+func (s *Space) committed(b *batch, g *store.Guard, revision int64) {
+	if b.kind == withPuts {
+		g.Committed(revision)
+		s.found()
+	}
+}
+
+// repeatDeletions adds what was to be sent again and only deletes. What else concerns claims that are to be released is put off.
+func (o *commits) repeatDeletions(b *batch) {
+	var later []*item
+	for _, it := range o.takeAgain() {
+		switch combined := it.kind == frees && it.claim.combined != nil; {
+		case combined, it.kind == moves, it.from != nil:
+			o.putOff(it)
+		case it.kind == takes || !b.add(it):
+			later = append(later, it)
+		}
+	}
+	o.resend(later, o.isolated && len(later) > 0)
+}
+
+// putOff has what an item was to do done later.
+func (o *commits) putOff(it *item) {
+	switch it.kind {
+	case frees:
+		o.release(it.claim)
+	case moves:
+		o.queue.stay(it.key)
+	case drops:
+		o.drop(it.offer)
+	case takes:
+		if it.from != nil {
+			o.release(it.from)
+		}
+		o.memory.giveUp(it)
+		o.retry(it)
+	}
+}
+
+// deletions adds what can be done in a full etcd: claims are released, without other writes, and offers keys deleted.
+func (p *plan) deletions() {
+	for _, c := range p.takeWant() {
+		switch {
+		case c.withdrawn:
+			p.commits.withdrawn(c)
+		case c.request.Wait == 0:
+			p.refuse(c, ErrFull)
+		default:
+			p.commits.claim(c)
+		}
+	}
+	for _, c := range p.takeReleases() {
+		switch {
+		case c.combined != nil:
+			p.stay(c, ErrFull)
+		case p.b.full || p.b.names(c.keys) || !p.freeOne(c):
+			p.commits.release(c)
+		}
+	}
+	p.dropOffers()
+	p.moveDemands()
+}
