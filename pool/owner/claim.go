@@ -142,8 +142,11 @@ func (c *Claim) offered(of wire.Offer) (map[string]slots.Held, bool) {
 // arrive records when it came, and which reads began before that.
 func (c *Claim) arrive(now time.Duration, begun uint64) { c.came, c.arrived = now, begun }
 
-// reserve reserves its keys on a lease.
+// reserve reserves its keys on a lease, if they are not on one that is valid. It is false while a lease is being granted.
 func (c *Claim) reserve(l Leases, d time.Duration) bool {
+	if c.lease != 0 && !l.Valid(c.lease) {
+		c.unreserve(l)
+	}
 	if c.lease == 0 {
 		id, ok := l.Acquire(d, c.mostKeys())
 		if !ok {

@@ -73,6 +73,15 @@ func (o *commits) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
 
 // repeat adds what failed together with others, as far as there is space.
 func (o *commits) repeat(b *batch) {
+	valid := func(it *item) bool { return it.kind != takes || o.leases.Valid(it.claim.lease) }
+	for i := 0; i < len(o.again); {
+		if it := o.again[i]; valid(it) {
+			i++
+		} else {
+			o.again = slices.Delete(o.again, i, i+1)
+			o.leaseless(it)
+		}
+	}
 	for len(o.again) > 0 && b.add(o.again[0]) {
 		o.again = o.again[1:]
 	}

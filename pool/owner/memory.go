@@ -119,7 +119,11 @@ func (m *memory) open(c *Claim) bool {
 // leaseDuration returns the shortest lease duration of the pools of a claim.
 func (m *memory) leaseDuration(c *Claim) (d time.Duration) {
 	for _, name := range c.pools {
-		if of := m.pools[name].spec.LeaseDuration; of > 0 && (d == 0 || of < d) {
+		k := m.pools[name]
+		if k == nil {
+			continue
+		}
+		if of := k.spec.LeaseDuration; of > 0 && (d == 0 || of < d) {
 			d = of
 		}
 	}

@@ -18,6 +18,8 @@ type Leases interface {
 	Acquire(d time.Duration, keys int) (store.LeaseID, bool)
 	// Release ends the reservation.
 	Release(id store.LeaseID, keys int)
+	// Valid reports whether a lease is valid now. Slots are only taken on one that is.
+	Valid(id store.LeaseID) bool
 }
 
 // Config is what an [Owner] needs.
@@ -137,9 +139,13 @@ func (o *Owner) Forget() { o.memory.forget() }
 // Age is to be called at least each half minute.
 func (o *Owner) Age(now time.Duration) { o.memory.age(now) }
 
-// LeaseLost records that a lease has ended, with the keys on it. Claims is those of this instance on it that were granted.
+// LeaseLost records that a lease is not valid any longer. Demands on it are put again on another one, and claims that wait
+// reserve their keys on another one. Claims is those of this instance whose keys on it are gone.
 func (o *Owner) LeaseLost(id store.LeaseID, claims []*Claim) {
 	o.queue.leaseLost(id)
+	for _, c := range o.queue.reservedOn(id) {
+		c.reserve(o.commits.leases, o.memory.leaseDuration(c))
+	}
 	o.commits.leaseLost(claims)
 }
 

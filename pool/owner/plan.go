@@ -107,6 +107,10 @@ func (p *plan) takeOffered(c *Claim, of *offered, offer wire.Offer) (it *item, l
 			return nil, true
 		}
 	}
+	if !c.reserve(p.leases, p.memory.leaseDuration(c)) {
+		p.undo(it)
+		return nil, true
+	}
 	p.memory.put(it, p.at)
 	it.carry(p.at)
 	if it.width() > slots.MaxCompares {
@@ -305,7 +309,7 @@ func (p *plan) handOn(from *Claim) bool {
 		return false
 	}
 	d := p.queue.first(from.kind)
-	if d == nil || d.claim.accused {
+	if d == nil || d.claim.accused || !d.claim.reserve(p.leases, p.memory.leaseDuration(d.claim)) {
 		return false
 	}
 	it := &item{kind: takes, claim: d.claim, from: from}

@@ -178,6 +178,20 @@ func (q *queue) leaseLost(id store.LeaseID) {
 	}
 }
 
+// reservedOn returns the claims that wait whose keys are reserved on a lease.
+func (q *queue) reservedOn(id store.LeaseID) (all []*Claim) {
+	lists := [][]*demand{q.fresh}
+	for _, k := range q.all() {
+		lists = append(lists, k.list)
+	}
+	for _, d := range slices.Concat(lists...) {
+		if c := d.claim; c.lease == id && c.state == waiting {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
 // maxPolled is the most pools whose demands one poll reads.
 const maxPolled = 50
 

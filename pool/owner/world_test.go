@@ -93,6 +93,8 @@ func (l leasesOf) Acquire(time.Duration, int) (store.LeaseID, bool) {
 
 func (leasesOf) Release(store.LeaseID, int) {}
 
+func (l leasesOf) Valid(id store.LeaseID) bool { return l.h.leases[l.presence] == id }
+
 var errLost = errors.New("no answer")
 
 var poolNames = []string{"db", "gpu"}

@@ -1,0 +1,83 @@
+package owner
+
+import (
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// endLease ends the validity of the lease of claims, which stays in etcd.
+func (r *rig) endLease() (id store.LeaseID) {
+	id = r.h.leases[false]
+	delete(r.h.leases, false)
+	r.h.LeaseLost(id, nil)
+	return id
+}
+
+// putsOn reports whether a transaction puts a key on a lease.
+func putsOn(t *pb.TxnRequest, id store.LeaseID) bool {
+	for _, op := range t.Success {
+		if p := op.GetRequestPut(); p != nil && store.LeaseID(p.Lease) == id {
+			return true
+		}
+		if child := op.GetRequestTxn(); child != nil && putsOn(child, id) {
+			return true
+		}
+	}
+	return false
+}
+
+// Whether a lease is valid counts when a transaction is made: a claim that was to be taken on it, or waits with keys that are
+// reserved there, gets another one.
+func TestAClaimIsTakenOnAValidLease(t *testing.T) {
+	r := newRig(t)
+	full := r.ask("full", 4, store.Extra{})
+	r.pass(time.Second)
+	waits := r.ask("waits", 4, store.Extra{})
+	r.pass(time.Second)
+	if waits.state != waiting || waits.lease != full.lease {
+		t.Fatalf("%v on lease %d", waits.state, waits.lease)
+	}
+	lost := r.endLease()
+	r.pass(time.Second)
+	if waits.lease == lost || waits.state != waiting {
+		t.Errorf("it waits with keys on lease %d", waits.lease)
+	}
+	if full.state != held {
+		t.Errorf("a claim whose keys are in etcd is %v", full.state)
+	}
+	r.h.Release(full)
+	if got := r.pass(time.Second)["full"]; got.Outcome != Released || got.Err != nil {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A transaction that failed is not sent again on a lease that has ended meanwhile.
+func TestATransactionThatFailedIsNotRepeatedOnALostLease(t *testing.T) {
+	r := newRig(t)
+	r.ask("warm", 1, store.Extra{})
+	r.pass(time.Second)
+	a := r.ask("a", 1, store.Extra{})
+	x := r.h.Commits()
+	txn, ok := x.Next(r.now(), time.Unix(1, 0))
+	if !ok || !putsOn(txn, a.lease) {
+		t.Fatal("it is not taken")
+	}
+	r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(r.keys.Pending("db"), nil, 0)}})
+	x.Answer(r.carry(txn))
+	r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(r.keys.Pending("db"))}})
+	lost := r.endLease()
+	was := r.refuse
+	r.refuse = func(t *pb.TxnRequest) error {
+		if putsOn(t, lost) {
+			r.t.Error("a key is put on the lease that was lost")
+		}
+		return was(t)
+	}
+	if got := r.pass(time.Second)["a"]; got.Outcome != Granted || a.lease == lost {
+		t.Errorf("%+v on lease %d", got, a.lease)
+	}
+}
