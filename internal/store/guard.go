@@ -101,6 +101,9 @@ func read(resp *pb.TxnResponse) int64 {
 	return 0
 }
 
+// GuardPart separates, in the key of a guard, the name of an instance from that of one of several guards that it has.
+const GuardPart = "~"
+
 // guardValue is what a guard holds. Its revision is what counts for writes.
 type guardValue struct {
 	V
@@ -143,7 +146,9 @@ func sweepGuards(ctx context.Context, b Backend, keys Keys, under string) (swept
 	}
 	for _, kv := range guards.KVs {
 		key := string(kv.Key)
-		if live[strings.TrimPrefix(key, keys.GuardsAll())] || !oldGuard(kv.Value) {
+		of := strings.TrimPrefix(key, keys.GuardsAll())
+		instance, _, _ := strings.Cut(of, GuardPart) // that has several guards
+		if live[of] || live[instance] || !oldGuard(kv.Value) {
 			continue
 		}
 		_, err := Commit(ctx, b, []*pb.Compare{ModEquals(key, kv.ModRevision)}, Delete(key))

@@ -29,7 +29,9 @@ func TestGuardsOfInstancesThatAreGoneAreDeletedAfterAnHour(t *testing.T) {
 		}
 		put(store.Put(keys.Guard("h", "of-before"), []byte(`{"v":1}`), 0))
 		guard("killed")
+		guard("killed~demands")
 		guard("seen")
+		guard("seen~demands")
 		guard("resumable")
 		put(store.Put(keys.Presence("h", "seen"), []byte("{}"), 0))
 		put(store.Put(keys.Lease("h", 7), []byte(`{"v":1,"token":"t","instance":"resumable","duration":"5m0s"}`), 0))
@@ -52,13 +54,13 @@ func TestGuardsOfInstancesThatAreGoneAreDeletedAfterAnHour(t *testing.T) {
 			}
 		}
 		sweep(1)
-		left("killed", "resumable", "seen")
+		left("killed", "killed~demands", "resumable", "seen", "seen~demands")
 		time.Sleep(59 * time.Minute)
 		sweep(0)
 		guard("young")
 		time.Sleep(2 * time.Minute)
-		sweep(1)
-		left("resumable", "seen", "young")
+		sweep(2)
+		left("resumable", "seen", "seen~demands", "young")
 
 		b.Inject(func(c storetest.Call) storetest.Fault {
 			return storetest.Fault{Drop: true, Err: store.ErrUnavailable}

@@ -96,6 +96,7 @@ func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 	var had []*open
 	var early []*mvccpb.Event
 	if l.All {
+		d.mark.current(now)
 		d.view.begin(l.Revision)
 		d.pending.reset()
 		had = d.book.hide(l.Revision)

@@ -58,6 +58,21 @@ func (h *hosting) demands() int {
 	return h.d.Demands()
 }
 
+// candidates returns the instances that can follow this one.
+func (h *hosting) candidates() []dispatch.Candidate {
+	if h.d == nil {
+		return nil
+	}
+	return h.d.Candidates()
+}
+
+// leaseLost ends that the role is on a lease that was lost.
+func (h *hosting) leaseLost(id store.LeaseID) {
+	if h.lease == id {
+		h.lease = 0
+	}
+}
+
 // acquire reserves the keys of the role and the mark on a lease. It is false if it has none yet.
 func (h *hosting) acquire() bool {
 	if h.lease != 0 {

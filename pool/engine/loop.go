@@ -30,6 +30,7 @@ type loop struct {
 	requests *requests
 	polls    *polls
 	hosting  *hosting
+	life     *life
 	offers   *tail // of this instance, while claims wait
 	reading  bool  // what claims need to know
 	several  int   // callers that were answered since the last transaction
@@ -45,7 +46,8 @@ func newLoop(e *Engine) *loop {
 	l := &loop{e: e, owner: o, commits: newWriter(o.Commits()), queue: newWriter(o.Queue()), broker: &broker{}}
 	l.waitings = newWaitings(e, l.broker)
 	l.requests = newRequests(o, l.broker, l.waitings)
-	l.polls, l.hosting = newPolls(l), newHosting(l)
+	l.polls, l.hosting, l.life = newPolls(l), newHosting(l), newLife(l)
+	l.requests.begun, l.requests.lost = l.life.granted, l.life.gone
 	return l
 }
 
@@ -106,6 +108,7 @@ func (l *loop) act(ctx context.Context) time.Duration {
 	l.read(ctx)
 	l.suspect()
 	l.requests.answer(l.owner.Results())
+	l.life.act(now)
 	return l.wakes(now)
 }
 

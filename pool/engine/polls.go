@@ -31,6 +31,9 @@ func newPolls(l *loop) *polls { return &polls{loop: l, succession: newSuccession
 // soon has a poll sent now.
 func (p *polls) soon() { p.at = p.e.now() }
 
+// end gives the role up, if this instance has it, to one that follows.
+func (p *polls) end(f dispatch.Follower) { p.succession.End(f) }
+
 // seeRole shows the succession what the queue has read of the role.
 func (p *polls) seeRole() {
 	if r, revision := p.owner.Role(); r != nil {

@@ -31,6 +31,11 @@ type requests struct {
 	owner *owner.Owner
 	byID  map[string]*entry
 	of    map[*owner.Claim]*entry
+	// begun is called with each claim that is granted, before its request is answered.
+	begun func(*entry)
+	// lost is called with each claim whose slots are gone.
+	lost     func(*entry)
+	stopping bool // nothing new is claimed
 
 	broker   *broker
 	waitings *waitings
@@ -45,6 +50,9 @@ func (r *requests) ask(c *owner.Claim, reply chan<- outcome, now time.Duration) 
 	req := c.Request()
 	e := r.byID[req.ID]
 	switch {
+	case r.stopping && (e == nil || e.granted == nil):
+		reply <- outcome{err: errStopped}
+		return
 	case e == nil:
 		e = &entry{request: req, claim: c}
 		r.byID[req.ID], r.of[c] = e, e
@@ -53,7 +61,11 @@ func (r *requests) ask(c *owner.Claim, reply chan<- outcome, now time.Duration) 
 		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q is used by another claim of this host: use another id", req.ID)}
 		return
 	case e.granted != nil:
-		reply <- outcome{claim: e.granted}
+		if err := e.granted.Err(); err != nil {
+			reply <- outcome{err: err}
+		} else {
+			reply <- outcome{claim: e.granted}
+		}
 		return
 	}
 	e.asking = append(e.asking, reply)
@@ -88,6 +100,21 @@ func (r *requests) release(cl *pool.Claim, reply chan<- error) {
 	r.owner.Release(e.claim)
 }
 
+// stop refuses new claims and those that were not granted yet. What they were about to take is released.
+func (r *requests) stop() {
+	r.stopping = true
+	for c, e := range r.of {
+		if e.granted != nil {
+			continue
+		}
+		for _, reply := range e.asking {
+			reply <- outcome{err: errStopped}
+		}
+		e.asking = nil
+		r.owner.Withdraw(c)
+	}
+}
+
 // answer answers those who have asked, and returns how many it has answered.
 func (r *requests) answer(results []owner.Result) (answered int) {
 	for _, res := range results {
@@ -103,7 +130,10 @@ func (r *requests) answer(results []owner.Result) (answered int) {
 			r.end(e, res.Err)
 		case owner.Withdrawn:
 			r.end(e, problem.New(problem.ClaimCanceled, "the claim was canceled while it waited"))
-		case owner.Released, owner.Lost:
+		case owner.Lost:
+			r.lost(e)
+			r.released(e)
+		case owner.Released:
 			r.released(e)
 		}
 		answered++
@@ -118,6 +148,7 @@ func (r *requests) grant(e *entry) {
 	e.granted.Begin()
 	r.waitings.flush(e)
 	r.broker.publish(pool.ClaimGranted, req, "")
+	r.begun(e)
 	for _, reply := range e.asking {
 		reply <- outcome{claim: e.granted}
 	}

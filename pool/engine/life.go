@@ -1,0 +1,182 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/dispatch"
+)
+
+const (
+	// leaveTimeout bounds how long [Engine.Stop] waits until nothing of the wait queue is left in etcd.
+	leaveTimeout = 2 * time.Second
+	// lostKept is for how long it is remembered that a lease was lost: longer than any transaction with it can be under way.
+	lostKept = 10 * time.Minute
+)
+
+// loss is why and when a lease was lost.
+type loss struct {
+	cause error
+	at    time.Duration
+}
+
+// life is which claims are valid, and how the instance ends.
+type life struct {
+	*loop
+	lost     map[store.LeaseID]loss
+	cause    error // why all claims have ended; nil before
+	stopping bool
+	leaving  []chan<- struct{} // those who wait until nothing of the wait queue is left
+}
+
+func newLife(l *loop) *life { return &life{loop: l, lost: map[store.LeaseID]loss{}} }
+
+// leaseLost ends the claims on a lease, and has those that wait use another one. The slots stay taken until their holders
+// release them, or the lease ends.
+func (l *life) leaseLost(id store.LeaseID, cause error) {
+	l.lost[id] = loss{cause, l.e.now()}
+	l.owner.LeaseLost(id, nil)
+	l.hosting.leaseLost(id)
+	l.end(func(c *pool.Claim) error {
+		if c.Lease != id {
+			return nil
+		}
+		return lostError(c, cause)
+	})
+}
+
+func lostError(c *pool.Claim, cause error) error {
+	return problem.New(problem.ClaimLost, "claim %q is lost: %w", c.ID, cause)
+}
+
+// gone ends a claim whose slots are gone.
+func (l *life) gone(e *entry) {
+	l.endOne(e, problem.New(problem.ClaimLost, "claim %q is lost: its slots were taken away (its lease expired, or an operator released it by force)", e.request.ID))
+}
+
+// end ends the validity of the claims for which a function returns why.
+func (l *life) end(why func(*pool.Claim) error) {
+	for _, c := range l.requests.held() {
+		if err := why(c); err != nil {
+			l.endOne(l.requests.byID[c.ID], err)
+		}
+	}
+}
+
+// endOne ends the validity of a claim, if it has not ended yet.
+func (l *life) endOne(e *entry, why error) {
+	if e.granted.Context().Err() != nil {
+		return // its holder was notified before
+	}
+	l.e.cfg.Logger.Warn("claim lost", "claim", e.request.ID, "pools", e.request.Slots, "reason", why)
+	e.granted.End(why)
+	l.broker.publish(pool.ClaimEnded, e.request, why.Error())
+}
+
+// granted ends a claim that was granted just now if its lease was lost meanwhile, or all claims have ended.
+func (l *life) granted(e *entry) {
+	switch lost, ok := l.lost[e.granted.Lease]; {
+	case l.cause != nil:
+		l.endOne(e, l.cause)
+	case ok:
+		l.endOne(e, lostError(e.granted, lost.cause))
+	}
+}
+
+// stop refuses new claims and those that wait, and has another instance dispatch.
+func (l *life) stop() {
+	l.stopping = true
+	l.requests.stop()
+	l.polls.end(dispatch.ChooseFollower(l.hosting.candidates()))
+}
+
+// endAll ends all claims.
+func (l *life) endAll(cause error) {
+	l.cause = cause
+	l.stop()
+	l.end(func(*pool.Claim) error { return cause })
+}
+
+// act answers those who wait until nothing of the wait queue is left in etcd, and forgets leases that were lost long ago.
+func (l *life) act(now time.Duration) {
+	for id, lost := range l.lost {
+		if now > lost.at+lostKept {
+			delete(l.lost, id)
+		}
+	}
+	if len(l.leaving) == 0 || !l.polls.ready.Done || l.owner.Queued() > 0 || l.owner.Waiting() > 0 {
+		return
+	}
+	for _, left := range l.leaving {
+		close(left)
+	}
+	l.leaving = nil
+}
+
+// LeaseLost reports that a lease is no longer valid: the claims on it are lost, with a cause, and those that wait are put
+// into the wait queue again on another one.
+func (e *Engine) LeaseLost(id store.LeaseID, cause error) {
+	e.inbox.put(func() { e.life.leaseLost(id, cause) })
+}
+
+// Stop refuses new claims and those that wait, from now on. It returns when nothing of them is left in etcd and another
+// instance may dispatch, or after 2 s.
+func (e *Engine) Stop(ctx context.Context) error {
+	left := make(chan struct{})
+	if !e.inbox.put(func() {
+		e.life.stop()
+		e.life.leaving = append(e.life.leaving, left)
+	}) {
+		return errStopped
+	}
+	select {
+	case <-left:
+		return nil
+	case <-time.After(leaveTimeout):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-e.stopped:
+		return errStopped
+	}
+}
+
+// End ends the validity of all claims, later grants included, and refuses new ones: this instance is stopping. Slots stay taken
+// until their holders release them.
+func (e *Engine) End(cause error) {
+	e.inbox.put(func() { e.life.endAll(cause) })
+}
+
+// Abandon leaves all claims to a later process, once Run has returned: here their contexts end, with a cause. Their slots
+// stay taken for as long as their leases live.
+func (e *Engine) Abandon(cause error) {
+	<-e.stopped
+	for _, en := range e.requests.of {
+		if en.granted != nil {
+			en.granted.End(cause)
+		}
+	}
+}
+
+// Unfinished returns how many claims of this instance have slots, or may have some: those that are being granted or released
+// included.
+func (e *Engine) Unfinished(ctx context.Context) (int, error) {
+	return ask(ctx, e, func() int { return e.owner.Unfinished(maps.Keys(e.requests.of)) })
+}
+
+// RemoveGuard deletes the guards of the instance once Run has returned, so that an instance that ends for good leaves no keys.
+// A write of the instance that is still under way can't happen then.
+func (e *Engine) RemoveGuard(ctx context.Context) error {
+	t := &pb.TxnRequest{}
+	for _, half := range []string{"", "~demands", "~offers"} {
+		t.Success = append(t.Success, store.Delete(e.cfg.Keys.Guard(e.cfg.Host, e.cfg.Instance+half)))
+	}
+	_, err := e.cfg.Backend.Txn(ctx, t)
+	return err
+}
