@@ -160,6 +160,7 @@ func (w *world) rest() {
 	for len(w.late) > 0 {
 		w.deliverLate()
 	}
+	w.written.refusing = false
 	for round, quiet := 0, 0; quiet < 2; round++ {
 		busy := false
 		w.clock += localWait
@@ -173,6 +174,9 @@ func (w *world) rest() {
 				w.deliver(h)
 			}
 			busy = busy || len(h.queue.fresh)+len(h.queue.changed) > 0
+			if len(h.queue.shelf.list)+len(h.commits.shelf.list) > 0 {
+				busy, w.clock = true, w.clock+shelfTime
+			}
 			for c := range h.asked {
 				busy = busy || c.state != waiting
 			}

@@ -28,8 +28,11 @@ type written struct {
 	changed map[string]int64        // the revision at which a flag was changed last
 	keys    int                     // that were written with slots
 	refused map[problem.Code]int
-	ended   map[string]*ending // combined releases, by the id of the claim
-	outcome map[string]int     // of combined releases
+	// refusing is while etcd takes no demands of one of the pools.
+	refusing bool
+	refusals map[error]int
+	ended    map[string]*ending // combined releases, by the id of the claim
+	outcome  map[string]int     // of combined releases
 }
 
 // ending is a combined release.
@@ -40,7 +43,24 @@ type ending struct {
 }
 
 func newWritten() *written {
-	return &written{map[string]*store.Extra{}, map[string]bool{}, map[string]int64{}, 0, map[problem.Code]int{}, map[string]*ending{}, map[string]int{}}
+	return &written{
+		by: map[string]*store.Extra{}, flag: map[string]bool{}, changed: map[string]int64{}, refused: map[problem.Code]int{},
+		refusals: map[error]int{}, ended: map[string]*ending{}, outcome: map[string]int{},
+	}
+}
+
+// refuses returns why etcd refuses a transaction, nil if it does not.
+func (w *world) refuses(t *pb.TxnRequest) (err error) {
+	switch {
+	case names(t, "/denied/"), w.written.refusing && names(t, "/pools/gpu/demands/"):
+		err = store.ErrDenied
+	case w.IntN(100) == 0:
+		err = store.ErrTokenExpired
+	default:
+		return nil
+	}
+	w.written.refusals[err]++
+	return err
 }
 
 // writeWith has a claim written together with other keys, under conditions.
@@ -273,6 +293,9 @@ func (x *written) add(o *written) {
 	x.keys += o.keys
 	for code, n := range o.refused {
 		x.refused[code] += n
+	}
+	for err, n := range o.refusals {
+		x.refusals[err] += n
 	}
 	for what, n := range o.outcome {
 		x.outcome[what] += n

@@ -28,7 +28,7 @@ func TestDirectClaimsNeverExceedALimit(t *testing.T) {
 		moved += w.transfers.done
 		with.add(w.written)
 	}
-	if t.Logf("%d keys, refused: %v; combined releases: %v", with.keys, with.refused, with.outcome); !with.enough() {
+	if t.Logf("%d keys, refused: %v; combined releases: %v; refused transactions: %v", with.keys, with.refused, with.outcome, with.refusals); !with.enough() {
 		t.Errorf("too little was written with claims: %+v", with)
 	}
 	if t.Logf("%+v, %d taken over from other instances", all, moved); moved < 60 || all.granted < 6000 || all.over < 150 || all.waited < 5000 || all.ahead < 15 {

@@ -214,6 +214,8 @@ func (w *world) step(h *host) {
 			w.deleteDemands()
 		case 2:
 			w.gone(h)
+		case 3:
+			w.written.refusing = !w.written.refusing
 		}
 	}
 }
@@ -446,8 +448,8 @@ func (w *world) carry(t *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if w.transfers.unchecked {
 		w.transfers.uncheck(t)
 	}
-	if names(t, "/denied/") {
-		return nil, store.ErrDenied
+	if err := w.refuses(t); err != nil {
+		return nil, err
 	}
 	return w.carriedOut(t)
 }
