@@ -39,13 +39,15 @@ type loop struct {
 	written  written
 	broker   *broker
 	waitings *waitings
+
+	revocations *revocations
 }
 
 func newLoop(e *Engine) *loop {
 	o := newOwner(e.cfg)
 	l := &loop{e: e, owner: o, commits: newWriter(o.Commits()), queue: newWriter(o.Queue()), broker: &broker{}}
-	l.waitings = newWaitings(e, l.broker)
-	l.requests = newRequests(o, l.broker, l.waitings)
+	l.waitings, l.revocations = newWaitings(e, l.broker), newRevocations(l)
+	l.requests = newRequests(o, l.broker, l.waitings, l.revocations)
 	l.polls, l.hosting, l.life = newPolls(l), newHosting(l), newLife(l)
 	l.requests.begun, l.requests.lost = l.life.granted, l.life.gone
 	return l
@@ -55,6 +57,7 @@ func newLoop(e *Engine) *loop {
 func (l *loop) run(ctx context.Context) {
 	wake := time.NewTimer(0)
 	defer wake.Stop()
+	l.revocations.follow(ctx)
 	for {
 		select {
 		case <-l.e.inbox.poked:
@@ -102,6 +105,7 @@ func (l *loop) act(ctx context.Context) time.Duration {
 	}
 	l.polls.act(ctx, now, wall)
 	l.waitings.act(ctx)
+	l.revocations.act(ctx, now)
 	l.hosting.act(ctx, now)
 	l.write(ctx, l.commits, now, wall)
 	l.write(ctx, l.queue, now, wall)
@@ -188,7 +192,7 @@ func (l *loop) shown(m message) {
 // wakes returns how long nothing is to be done if nothing happens.
 func (l *loop) wakes(now time.Duration) time.Duration {
 	at := now + ageEvery
-	for _, t := range []time.Duration{l.owner.Wakes(), l.commits.after, l.queue.after, l.polls.wakes(), l.hosting.wakes(now)} {
+	for _, t := range []time.Duration{l.owner.Wakes(), l.commits.after, l.queue.after, l.polls.wakes(), l.hosting.wakes(now), l.revocations.wakes(now)} {
 		if t > now {
 			at = min(at, t)
 		}

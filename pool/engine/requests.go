@@ -24,6 +24,8 @@ type entry struct {
 	asking   []chan<- outcome
 	releases []chan<- error
 	renewed  bool // its lease was, and that was published
+	// refusal is the answer if it is not granted, because it is taken out of the wait queue; nil if it is not.
+	refusal error
 }
 
 // requests is the claims of the instance, by their ids.
@@ -37,12 +39,13 @@ type requests struct {
 	lost     func(*entry)
 	stopping bool // nothing new is claimed
 
-	broker   *broker
-	waitings *waitings
+	broker      *broker
+	waitings    *waitings
+	revocations *revocations
 }
 
-func newRequests(o *owner.Owner, b *broker, w *waitings) *requests {
-	return &requests{owner: o, byID: map[string]*entry{}, of: map[*owner.Claim]*entry{}, broker: b, waitings: w}
+func newRequests(o *owner.Owner, b *broker, w *waitings, v *revocations) *requests {
+	return &requests{owner: o, byID: map[string]*entry{}, of: map[*owner.Claim]*entry{}, broker: b, waitings: w, revocations: v}
 }
 
 // ask asks for a claim. The same request again asks for the same claim.
@@ -81,11 +84,23 @@ func (r *requests) leave(id string, reply chan<- outcome) {
 		if asking == reply {
 			e.asking = append(e.asking[:i:i], e.asking[i+1:]...)
 			if len(e.asking) == 0 {
-				r.owner.Withdraw(e.claim)
+				r.owner.Withdraw(e.claim, false)
 			}
 			return
 		}
 	}
+}
+
+// takeOut takes a claim out of the wait queue, with an error for those who have asked for it, unless it is granted just now.
+func (r *requests) takeOut(e *entry, err error) {
+	e.refusal = err
+	r.owner.Withdraw(e.claim, true)
+}
+
+// giveBack releases a claim that was granted.
+func (r *requests) giveBack(e *entry) {
+	e.granted.End(nil)
+	r.owner.Release(e.claim)
 }
 
 // release releases a claim. It reports false for one that has ended.
@@ -95,9 +110,8 @@ func (r *requests) release(cl *pool.Claim, reply chan<- error) {
 		reply <- nil
 		return
 	}
-	cl.End(nil)
 	e.releases = append(e.releases, reply)
-	r.owner.Release(e.claim)
+	r.giveBack(e)
 }
 
 // stop refuses new claims and those that were not granted yet. What they were about to take is released.
@@ -111,7 +125,7 @@ func (r *requests) stop() {
 			reply <- outcome{err: errStopped}
 		}
 		e.asking = nil
-		r.owner.Withdraw(c)
+		r.owner.Withdraw(c, false)
 	}
 }
 
@@ -153,11 +167,15 @@ func (r *requests) grant(e *entry) {
 		reply <- outcome{claim: e.granted}
 	}
 	e.asking = nil
+	r.revocations.obey(e)
 }
 
 // end answers that a claim was not granted.
 func (r *requests) end(e *entry, err error) {
 	r.waitings.flush(e)
+	if e.refusal != nil {
+		err = e.refusal
+	}
 	for _, reply := range e.asking {
 		reply <- outcome{err: err}
 	}
@@ -178,6 +196,7 @@ func (r *requests) released(e *entry) {
 }
 
 func (r *requests) forget(e *entry) {
+	r.revocations.ended(e)
 	delete(r.of, e.claim)
 	if r.byID[e.request.ID] == e {
 		delete(r.byID, e.request.ID)

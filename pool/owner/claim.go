@@ -42,15 +42,16 @@ type Claim struct {
 	kind    string          // the same for all claims that can take over each other's keys; "" if none can
 	spelled wire.Spelled
 
-	state     State
-	withdrawn bool // while its slots were being taken: they are to be released
-	lease     store.LeaseID
-	came      time.Duration
-	arrived   uint64 // reads that had begun when it came, or had to be read for
-	races     int
-	alone     bool // it is committed or released without another claim
-	accused   bool // etcd has refused a transaction in which it takes over keys
-	demand    *demand
+	state State
+	wish
+	lease   store.LeaseID
+	came    time.Duration
+	arrived uint64 // reads that had begun when it came, or had to be read for
+	races   int
+	alone   bool // it is committed or released without another claim
+	accused bool // etcd has refused a transaction in which it takes over keys
+	demand  *demand
+	place   *Place // in which it waits if it has to; nil for a new one
 
 	keys  map[string]slots.Held
 	main  wire.Ref
@@ -102,21 +103,17 @@ func (c *Claim) Keys() int { return len(wire.Refs(c.keys)) + len(c.request.Extra
 // Extra returns the responses to [store.Extra.Then] of a claim that was granted; nil if they were lost.
 func (c *Claim) Extra() []*pb.ResponseOp { return c.extra }
 
-// mostKeys returns how many keys it may need at most.
-func (c *Claim) mostKeys() (n int) {
-	n = len(c.request.Extra.Leased)
-	for _, p := range c.pools {
-		if c.blocks[p] {
-			n += slots.MaxAreas
-		} else {
-			n += c.request.Slots[p]
+// mostKeys returns how many keys a claim may need at most.
+func mostKeys(r *pool.Request, blocks map[string]bool) (n int) {
+	n = len(r.Extra.Leased)
+	for name, keys := range r.Slots {
+		if blocks[name] {
+			keys = slots.MaxAreas
 		}
+		n += keys
 	}
 	return n
 }
-
-// needs returns how many slots of a pool it needs.
-func (c *Claim) needs(pool string) int { return c.request.Slots[pool] }
 
 // listed returns the key that lists its demand, nil if none does.
 func (c *Claim) listed() *demandKey {
@@ -131,7 +128,7 @@ func (c *Claim) offered(of wire.Offer) (map[string]slots.Held, bool) {
 	all := map[string]slots.Held{}
 	for name, take := range of.Take {
 		h, err := take.Held()
-		if err != nil || h.Slots() != c.needs(name) || h.Repeats() {
+		if err != nil || h.Slots() != c.request.Slots[name] || h.Repeats() {
 			return nil, false
 		}
 		all[name] = h
@@ -148,7 +145,7 @@ func (c *Claim) reserve(l Leases, d time.Duration) bool {
 		c.unreserve(l)
 	}
 	if c.lease == 0 {
-		id, ok := l.Acquire(d, c.mostKeys())
+		id, ok := l.Acquire(d, mostKeys(c.request, c.blocks))
 		if !ok {
 			return false
 		}
@@ -160,16 +157,13 @@ func (c *Claim) reserve(l Leases, d time.Duration) bool {
 // unreserve ends the reservation of its keys.
 func (c *Claim) unreserve(l Leases) {
 	if c.lease != 0 {
-		l.Release(c.lease, c.mostKeys())
+		l.Release(c.lease, mostKeys(c.request, c.blocks))
 		c.lease = 0
 	}
 }
 
 // take marks it as being taken.
 func (c *Claim) take() { c.state = taking }
-
-// withdraw marks that nothing wants it.
-func (c *Claim) withdraw() { c.withdrawn = true }
 
 // wait makes it one of the wait queue.
 func (c *Claim) wait(d *demand) { c.state, c.demand = waiting, d }

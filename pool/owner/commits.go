@@ -230,7 +230,7 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 		o.finish(from)
 		o.outcomes.add(Result{Claim: from, Outcome: Released, Revision: revision})
 	}
-	if c.withdrawn {
+	if c.withdrawn && !c.kept {
 		o.release(c)
 		return
 	}

@@ -11,6 +11,7 @@ import (
 type demand struct {
 	claim *Claim
 	since time.Time
+	came  time.Duration // when the claim came that has waited here first
 	// short are its pools that had no free slots for it, or could not grant: it keeps them pending.
 	short []string
 	// reserves has slots kept for it while it does not fit.
@@ -48,6 +49,11 @@ func (d *demand) keep() {
 	if s, ok := d.stamped(); ok {
 		d.stamp = &s
 	}
+}
+
+// placeAs gives it the place of an earlier demand of its claim.
+func (d *demand) placeAs(p Place) {
+	d.stamp, d.since, d.came, d.reserves = &p.stamp, p.since, p.came, p.reserves
 }
 
 // placeIn gives it an index in a key.

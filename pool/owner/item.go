@@ -244,7 +244,7 @@ func (m *memory) takeNew(it *item, at time.Time) (full *known) {
 	it.held = map[string]slots.Held{}
 	for _, name := range c.pools {
 		k := m.pools[name]
-		h, ok := k.Take(c.needs(name), c.blocks[name])
+		h, ok := k.Take(c.request.Slots[name], c.blocks[name])
 		if !ok {
 			m.giveUp(it)
 			return k

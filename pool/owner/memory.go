@@ -109,7 +109,7 @@ func (m *memory) below(c *Claim) bool {
 // open reports whether the pools of a claim may grant as many slots as it has.
 func (m *memory) open(c *Claim) bool {
 	for _, name := range c.pools {
-		if s := m.pools[name].spec; s.Paused || s.Limit == pool.Closed || s.Limit > 0 && c.needs(name) > s.Limit {
+		if s := m.pools[name].spec; s.Paused || s.Limit == pool.Closed || s.Limit > 0 && c.request.Slots[name] > s.Limit {
 			return false
 		}
 	}

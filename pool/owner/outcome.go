@@ -71,5 +71,5 @@ func (v verdict) problem(c *Claim) error {
 	case Wide:
 		return problem.New(problem.NoCapacity, "the free slots of pool '%s' are in too many parts", name)
 	}
-	return problem.New(problem.NoCapacity, "pool '%s' has no %d free slots", name, c.needs(name))
+	return problem.New(problem.NoCapacity, "pool '%s' has no %d free slots", name, c.request.Slots[name])
 }

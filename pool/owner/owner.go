@@ -108,11 +108,21 @@ func (o *Owner) Release(c *Claim) {
 	}
 }
 
-// Withdraw asks for the end of a claim that was not granted yet. If it is granted meanwhile, it is released.
-func (o *Owner) Withdraw(c *Claim) {
-	if c.withdraw(); c.state == waiting {
+// Withdraw asks for the end of a claim that was not granted yet. If it is granted meanwhile, it is released, unless it is kept
+// then.
+func (o *Owner) Withdraw(c *Claim, kept bool) {
+	if c.withdraw(kept); c.state == waiting {
 		o.commits.withdrawn(c)
 	}
+}
+
+// Want ends that a claim is withdrawn. It is false if that is too late.
+func (o *Owner) Want(c *Claim) bool {
+	if c.state != wanted && c.state != taking {
+		return false
+	}
+	c.renew()
+	return true
 }
 
 // Wakes returns when a half may have a next transaction without anything else having happened; 0 is never.

@@ -257,7 +257,7 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 		return true
 	}
 	p.outcomes.add(Result{Claim: c, Outcome: Waits, Why: v.why})
-	p.queue.add(c, v.pools, nil, p.at)
+	p.queue.add(c, v.pools, p.at)
 	return true
 }
 
@@ -378,7 +378,7 @@ func (p *plan) judge(c *Claim) (v verdict) {
 	for _, name := range c.pools {
 		k := p.memory.of(name, p.now)
 		fresh := k.read > c.arrived
-		why, err := k.objection(c.needs(name))
+		why, err := k.objection(c.request.Slots[name])
 		if why == Pending && c.request.Wait > 0 && p.queue.keeps(name) {
 			fresh = true // others of this instance wait for it: this one waits behind them
 		}

@@ -66,8 +66,11 @@ func newQueue(cfg Config, space *Space) *queue {
 }
 
 // add has a claim wait. Short are its pools that could not grant it.
-func (q *queue) add(c *Claim, short []string, stamp *wire.Stamp, at time.Time) {
-	d := &demand{claim: c, since: at, short: short, stamp: stamp}
+func (q *queue) add(c *Claim, short []string, at time.Time) {
+	d := &demand{claim: c, since: at, came: c.came, short: short}
+	if p := c.place; p != nil {
+		d.placeAs(*p)
+	}
 	c.wait(d)
 	q.waits++
 	q.fresh = append(q.fresh, d)

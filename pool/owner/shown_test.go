@@ -21,7 +21,7 @@ func TestWaitersAreThoseThatHaveNotEnded(t *testing.T) {
 		if _, waits := c.Waits(); waits {
 			t.Errorf("%s waits before it has to", id)
 		}
-		o.queue.add(c, []string{"db"}, nil, time.Unix(1, 0))
+		o.queue.add(c, []string{"db"}, time.Unix(1, 0))
 		claims = append(claims, c)
 	}
 	want := func(what string, ids ...string) []Waiter {

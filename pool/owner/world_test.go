@@ -276,7 +276,7 @@ func (w *world) release(h *host) {
 func (w *world) withdraw(h *host) {
 	for _, c := range h.sorted() {
 		if c.state < held && w.IntN(2) == 0 {
-			h.Withdraw(c)
+			h.Withdraw(c, w.IntN(2) == 0)
 			w.results(h)
 			return
 		}
