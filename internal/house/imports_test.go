@@ -86,7 +86,7 @@ var layers = []layer{
 		"what etcd holds of pools is spelled and read without a connection to it",
 	},
 	{
-		"pool/owner", []string{"internal/problem", "internal/store", "pool", "pool/slots", "pool/wire"},
+		"pool/owner", []string{"internal/problem", "internal/store", "pool", "pool/list", "pool/slots", "pool/wire"},
 		"the claims of an instance are a state machine: what it sends and hears is the engine's",
 	},
 	{

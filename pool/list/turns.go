@@ -14,6 +14,7 @@ type Turns struct {
 	free    []int          // before the first claim
 	own     []wire.DemandRef
 	waiting map[string]int // demands, by pool
+	others  map[string]int // those of other instances
 }
 
 // Part is a state of some pools, which [Part.Add] names.
@@ -50,6 +51,16 @@ func (p Part) Named() []string {
 	return p.unread(names)
 }
 
+// Demands returns how many demands of a pool were put: a key that can't be read, or that refers to another one, is one.
+func (p Part) Demands(pool string) (n int) {
+	for name, d := range p.demands {
+		if name.Pool == pool {
+			n += max(1, len(d.List))
+		}
+	}
+	return n
+}
+
 // OfWorkers reports whether a demand of a worker is there: its turn depends on the places of the worker.
 func (p Part) OfWorkers() bool {
 	for _, d := range p.demands {
@@ -64,15 +75,17 @@ func (p Part) OfWorkers() bool {
 
 // Turns returns whose turn it is, with the demands of an instance as its own. A pool that was not added has free
 // slots for every claim. Slots are kept for no demand that has ended, is incomplete, or is of a worker without places.
-func (p Part) Turns(host, name string) *Turns {
+func (p Part) Turns(host, instanceName string) *Turns {
 	queue := p.waiting()
 	f := p.fill(queue, nil)
-	t := &Turns{walk: f.walk, index: f.index, free: admit.FreeSlots(f.capacities), waiting: map[string]int{}}
+	t := &Turns{walk: f.walk, index: f.index, free: admit.FreeSlots(f.capacities), waiting: map[string]int{}, others: map[string]int{}}
 	for _, w := range queue {
 		times := f.wanted(w)
 		if times > 0 {
 			for name := range w.Pools {
-				t.waiting[name]++
+				if t.waiting[name]++; w.by != (instance{host, instanceName}) {
+					t.others[name]++
+				}
 			}
 		}
 		one, limited := f.waiterOf(w)
@@ -81,7 +94,7 @@ func (p Part) Turns(host, name string) *Turns {
 				break
 			}
 			f.uses(w, 1)
-			if w.Steps == 0 && w.by == (instance{host, name}) {
+			if w.Steps == 0 && w.by == (instance{host, instanceName}) {
 				t.own = append(t.own, w.ref)
 			}
 		}
@@ -107,6 +120,9 @@ func (t *Turns) Own() []wire.DemandRef { return t.own }
 
 // Waiting returns how many demands wait for a pool, without those that only wait for a place.
 func (t *Turns) Waiting(pool string) int { return t.waiting[pool] }
+
+// Others returns how many of these belong to other instances.
+func (t *Turns) Others(pool string) int { return t.others[pool] }
 
 // Next reports whether a claim may take slots behind all that wait, and behind those for which Next was true before.
 func (t *Turns) Next(needs map[string]int) bool {

@@ -53,13 +53,14 @@ type batch struct {
 	drops  map[string]bool   // offers keys that it deletes
 	ending map[*demand]bool  // demands that end with it
 	moves  map[*demandKey]bool
+	marked map[string]bool // pools whose pending key it changes
 }
 
 // newBatch returns an empty transaction, in which each item is a child if it is nested. A single one has one part at most.
 func newBatch(kind batchKind, nested, single bool) *batch {
 	return &batch{
 		kind: kind, nested: nested, single: single, shared: map[identity]bool{}, named: map[wire.Ref]bool{}, wrote: map[string]bool{},
-		drops: map[string]bool{}, ending: map[*demand]bool{}, moves: map[*demandKey]bool{},
+		drops: map[string]bool{}, ending: map[*demand]bool{}, moves: map[*demandKey]bool{}, marked: map[string]bool{},
 	}
 }
 
@@ -88,10 +89,12 @@ func (b *batch) add(items ...*item) bool {
 		for _, key := range it.callersKeys() {
 			b.wrote[key] = true
 		}
-		if it.kind == moves {
+		switch it.kind {
+		case moves:
 			b.moves[it.key] = true
-		}
-		if it.kind == drops {
+		case marks:
+			b.marked[it.pool] = true
+		case drops:
 			b.drops[it.offer.key] = true
 		}
 		if it.kind == takes && it.claim.demand != nil {

@@ -45,6 +45,12 @@ func (w *world) committed(rev int64, events []*mvccpb.Event, req *pb.TxnRequest)
 	}
 	w.checkWritten(events)
 	took := map[string]bool{}
+	w.turns = nil
+	for _, h := range w.hosts {
+		if f := h.queue.flight; f != nil && f.single {
+			w.apart = rev
+		}
+	}
 	for _, ev := range events {
 		ref, err := w.keys.Ref(string(ev.Kv.Key))
 		if err != nil || ev.Type != mvccpb.PUT || w.outside {
@@ -61,6 +67,9 @@ func (w *world) committed(rev int64, events []*mvccpb.Event, req *pb.TxnRequest)
 	for p := range took {
 		w.checkPool(p, rev)
 	}
+	if len(w.turns) > 0 {
+		w.checkTurns(w.turns, rev)
+	}
 }
 
 // checkDemands checks that demands keep their stamps.
@@ -72,7 +81,7 @@ func (w *world) checkDemands(ev *mvccpb.Event) {
 	w.check(err == nil, "%v", err)
 	for _, d := range list.List {
 		stamp := d.Stamped(ev.Kv.CreateRevision)
-		if was, ok := w.stamps[d.Claim]; ok {
+		if was, ok := w.stamps[d.Claim]; ok && d.Steps == 0 {
 			w.check(was == stamp, "claim %s has waited since %v, and now since %v", d.Claim, was, stamp)
 		}
 		w.stamps[d.Claim] = stamp
@@ -90,9 +99,15 @@ func (w *world) checkClaim(ref wire.Ref, ev *mvccpb.Event, events []*mvccpb.Even
 	if s.Record == nil {
 		return
 	}
-	if s.Demand.Created != 0 {
+	turn := w.turnOf(s.Claim)
+	switch {
+	case turn != nil:
+		w.turns = append(w.turns, turn)
+	case s.Demand.Created != 0:
 		w.checkOffered(s, ev, events)
+		w.tookOffer[ref.Pool] = kv.ModRevision
 	}
+	w.check(kv.Lease != 0, "claim %s has its slots on no lease", s.Claim)
 	r, err := s.Decode(string(kv.Key))
 	w.check(err == nil, "%v", err)
 	if err != nil {
@@ -109,7 +124,10 @@ func (w *world) checkClaim(ref wire.Ref, ev *mvccpb.Event, events []*mvccpb.Even
 			}
 		}
 		got[of.Pool] += n
-		if s.Demand.Created == 0 && r.Admitted == 0 {
+		if s.Demand.Created != 0 && turn == nil {
+			w.tookOffer[of.Pool] = kv.ModRevision
+		}
+		if s.Demand.Created == 0 && r.Admitted == 0 && turn == nil {
 			for range w.etcd.All(w.keys.Pending(of.Pool)) {
 				w.check(false, "claim %s takes slots of %s while others wait for it", s.Claim, of.Pool)
 			}
@@ -161,19 +179,26 @@ func (w *world) rest() {
 		w.deliverLate()
 	}
 	w.written.refusing = false
-	for round, quiet := 0, 0; quiet < 2; round++ {
+	enough := 2
+	if w.nobody {
+		enough = 5 // the answer to a survey may be lost, and no lease be there
+	}
+	for round, quiet := 0, 0; quiet < enough; round++ {
 		busy := false
+		was := w.etcd.Revision()
 		w.clock += localWait
 		for _, h := range w.hosts {
 			for len(h.dead) > 0 {
 				w.tell(h)
 			}
 			w.poll(h)
-			w.send(h)
-			for h.busy() {
-				w.deliver(h)
+			for n := 0; n == 0 || h.surveys.wanted() && n < 20; n++ {
+				w.send(h)
+				for h.busy() {
+					w.deliver(h)
+				}
 			}
-			busy = busy || len(h.queue.fresh)+len(h.queue.changed) > 0
+			busy = busy || h.surveys.wanted() || len(h.queue.fresh)+len(h.queue.changed) > 0
 			if len(h.queue.shelf.list)+len(h.commits.shelf.list) > 0 {
 				busy, w.clock = true, w.clock+shelfTime
 			}
@@ -183,7 +208,7 @@ func (w *world) rest() {
 		}
 		before := w.offered
 		w.d.act()
-		if quiet++; busy || w.offered != before || w.open() {
+		if quiet++; busy || w.offered != before || w.open() || w.nobody && w.etcd.Revision() != was {
 			quiet = 0
 		}
 		if len(w.errs) > 0 {
@@ -199,6 +224,9 @@ func (w *world) rest() {
 	}
 	if len(w.errs) == 0 {
 		w.checkWaiting()
+	}
+	if len(w.errs) == 0 && w.nobody {
+		w.checkEmpty()
 	}
 	if len(w.errs) == 0 {
 		w.findFree()
@@ -253,6 +281,9 @@ func (w *world) checkWaiting() {
 		for _, p := range poolNames {
 			lent[p] = w.state(p)
 		}
+		if w.nobody && w.unaware(x.key.Host) {
+			continue
+		}
 		_, ok := w.d.offer(x, lent)
 		w.check(!ok, "claim %s waits although it fits", x.Claim)
 	}
@@ -288,10 +319,9 @@ func (w *world) findFree() {
 	h := w.hosts[0]
 	name := poolNames[w.IntN(len(poolNames))]
 	s := w.state(name)
-	fits := !s.spec.Paused && s.spec.Limit != pool.Closed && (s.spec.Limit == pool.Unlimited || s.used < s.spec.Limit)
-	for range w.etcd.All(w.keys.Pending(name)) {
-		fits = false
-	}
+	behind := waiter{Demand: wire.Demand{Claim: "behind", Pools: map[string]int{name: 1}}}
+	granted := w.admitted(append(w.waiters(), behind))
+	fits := slices.ContainsFunc(granted, func(x waiter) bool { return x.Claim == behind.Claim })
 	for _, c := range h.held { // it does not know that the slots are free
 		if w.forced[c.fence] && fits {
 			return

@@ -60,6 +60,7 @@ type Claim struct {
 
 	transfer *transfer // what is taken over; nil if it takes slots, or has them
 	combined *combined // with what it is released; nil if it is released by itself
+	passing  passing   // those that wait
 }
 
 // NewClaim returns a claim for a valid request, which must not be changed.

@@ -35,6 +35,8 @@ type commits struct {
 	split    int // so many more transactions have a child for each item
 	wakes    time.Duration
 	suspects []store.LeaseID // that etcd may not know
+	turns    []*turn         // of demands
+	surveys  *surveys
 }
 
 // Next returns the next transaction, false if there is none, or one is under way.
@@ -141,6 +143,16 @@ func (o *commits) takeSuspects() []store.LeaseID {
 	return all
 }
 
+// serve has demands committed whose turn it is.
+func (o *commits) serve(t *turn) { o.turns = append(o.turns, t) }
+
+// takeTurns returns the turns of demands, and forgets them.
+func (o *commits) takeTurns() []*turn {
+	all := o.turns
+	o.turns = nil
+	return all
+}
+
 // drop has an offers key deleted.
 func (o *commits) drop(of *offered) { o.drops = append(o.drops, of) }
 
@@ -226,6 +238,10 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 		o.queue.served(c.demand, it.at)
 		o.queue.end(c.demand, true)
 	}
+	if c.passing.turn != nil && c.demand != nil {
+		o.surveys.served()
+	}
+	c.passing.give(nil)
 	if from := it.from; from != nil {
 		o.finish(from)
 		o.outcomes.add(Result{Claim: from, Outcome: Released, Revision: revision})
@@ -280,8 +296,8 @@ func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
 	case moves:
 		o.queue.moved(it, false, revision)
 		return
-	case drops:
-		return // it is gone
+	case drops, marks:
+		return // it is gone, or has changed
 	}
 	if it.claim.transfer != nil {
 		o.unmet(it, it.claim)
@@ -294,6 +310,10 @@ func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
 		}
 	}
 	c := it.claim
+	if c.passing.turn != nil && c.demand != nil {
+		o.surveys.again()
+	}
+	c.passing.give(nil)
 	if from := it.from; from != nil {
 		from.separate()
 		c.separate()
@@ -312,6 +332,7 @@ func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
 func (o *commits) retry(it *item) {
 	o.offers.close(it.offer, it.of, 0)
 	c := it.claim
+	c.passing.give(nil)
 	switch {
 	case c.withdrawn:
 		o.withdrawn(c)
@@ -369,6 +390,8 @@ func (o *commits) mainOf(it *item) string {
 		return it.offer.key
 	case moves:
 		return o.queue.keyOf(it.key, it.key.pools[0])
+	case marks:
+		return o.memory.keys.Pending(it.pool)
 	}
 	return wire.Refs(it.held)[0].Key(o.memory.keys)
 }
@@ -384,7 +407,7 @@ func (o *commits) Resolved(resp *pb.TxnResponse) {
 		case moves:
 			o.queue.resolve(it, kvs)
 			continue
-		case drops:
+		case drops, marks:
 			continue // what is there still is read by the next poll
 		}
 		var revision int64

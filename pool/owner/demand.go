@@ -21,6 +21,8 @@ type demand struct {
 	key   *demandKey
 	index int
 	stamp *wire.Stamp
+	// fits is since when it has fitted without an offer, 0 if it does not.
+	fits time.Duration
 	// over is set when it has ended; its key may list it still.
 	over bool
 }
@@ -64,6 +66,17 @@ func (d *demand) unplace() {
 	d.keep()
 	d.key = nil
 }
+
+// fit records that it fits, and returns whether it has for some time.
+func (d *demand) fit(now time.Duration) bool {
+	if d.fits == 0 {
+		d.fits = now
+	}
+	return now-d.fits >= fitsFor
+}
+
+// unfit records that it does not fit, or has an offer.
+func (d *demand) unfit() { d.fits = 0 }
 
 // reserve has slots kept for it.
 func (d *demand) reserve() { d.reserves = true }

@@ -14,6 +14,10 @@
 // A caller may have other keys written with the slots of a claim, or with their release, under its own conditions: all in
 // one revision, or nothing. A claim that another instance holds is taken over by putting its keys again, on a lease of this one.
 //
+// A claim that does not wait passes no other: while its pools are pending it is taken only if a survey of them, with all
+// claims that wait, says that it fits behind these. In the same way an owner takes slots for its own demands where no
+// dispatcher offers any.
+//
 // The writer of an instance has two halves. One takes and releases slots: all claims and releases that arrive while a
 // transaction is under way share the next one. It has all compares at its root. If one of them fails, the same is sent
 // once more with a child for each part, so that each succeeds or fails by itself, and what the others need to know

@@ -20,19 +20,22 @@ const (
 	frees                 // it releases those of one
 	drops                 // it deletes an offers key
 	moves                 // it puts or deletes a demands key
+	marks                 // it puts or deletes the key of a pool that is pending
 )
 
 // item is a part of a transaction that succeeds or fails by itself.
 type item struct {
-	kind  itemKind
-	claim *Claim
-	from  *Claim // whose keys it takes over
-	held  map[string]slots.Held
-	offer *offered       // that it commits, or deletes
-	of    wire.DemandRef // that it was offered to
-	at    time.Time      // when it was made
-	key   *demandKey     // that it moves
-	list  []*demand      // that the key has then
+	kind   itemKind
+	claim  *Claim
+	from   *Claim // whose keys it takes over
+	held   map[string]slots.Held
+	offer  *offered        // that it commits, or deletes
+	of     wire.DemandRef  // that it was offered to
+	at     time.Time       // when it was made
+	key    *demandKey      // that it moves
+	list   []*demand       // that the key has then
+	pool   string          // whose pending key it changes
+	notice []*pb.RequestOp // that others put which are sent with it
 
 	shared []shared
 	own    []*pb.Compare
@@ -275,11 +278,35 @@ func (m *memory) hold(it *item, k *known, h slots.Held) {
 	m.capacity(it, k.name, h)
 }
 
-// underPending adds the compares of a claim that may only be made while its pools are not pending.
+// underPending adds the compares of a claim that may only be made while its pools are not pending, or while they are as they were
+// when it got its turn.
 func (m *memory) underPending(it *item) {
 	for _, name := range it.claim.pools {
-		it.shared = append(it.shared, share(store.CreateEquals(m.keys.Pending(name), 0)))
+		it.shared = append(it.shared, m.pendingAt(name, it.claim.passing.turn.of(name)))
 	}
+}
+
+// pendingAt is the compare that the key of a pool that is pending has a revision; 0 is that it is not.
+func (m *memory) pendingAt(name string, revision int64) shared {
+	if revision == 0 {
+		return share(store.CreateEquals(m.keys.Pending(name), 0))
+	}
+	return share(store.ModEquals(m.keys.Pending(name), revision))
+}
+
+// mark is the part that puts the key of a pool that is pending again, or deletes it.
+func (m *memory) mark(name string, revision int64, op *pb.RequestOp) *item {
+	return &item{kind: marks, pool: name, shared: []shared{m.pendingAt(name, revision)}, then: []*pb.RequestOp{op}}
+}
+
+// note adds a notice.
+func (it *item) note(put *pb.RequestOp) { it.notice = append(it.notice, put) }
+
+// noticeAlone has a part that is sent without others put the keys itself.
+func (it *item) noticeAlone() {
+	it.then = slices.Concat(it.notice, it.then)
+	it.extra += len(it.notice)
+	it.notice = nil
 }
 
 // capacity adds the compares for slots of a pool that are not taken over.

@@ -39,7 +39,7 @@ type known struct {
 	name    string
 	spec    pool.Spec
 	err     error  // why no claim can be made; nil if one can
-	pending bool   // claims wait for it
+	pending int64  // the revision of the key that says that claims wait for it; 0 if none do
 	at      int64  // the revision of the last reading
 	read    uint64 // the read that was answered last
 	wanted  bool
@@ -191,6 +191,29 @@ func (m *memory) answered(r reading, responses []*pb.ResponseOp, revision int64)
 	return used
 }
 
+// revisionOf returns the revision of a key that was read, 0 if there is none.
+func revisionOf(r *pb.ResponseOp) int64 {
+	if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
+		return kvs[0].ModRevision
+	}
+	return 0
+}
+
+// surveyed records what a survey has read at a revision: it was begun as the read with a number.
+func (m *memory) surveyed(r reading, responses []*pb.ResponseOp, revision int64, number uint64) (used int) {
+	used = m.answer(r, responses, revision)
+	if r.k.read = max(r.k.read, number); r.k.err == nil && !r.k.Ready() {
+		m.want(r.k)
+	}
+	return used
+}
+
+// count counts a read that begins, and returns its number.
+func (m *memory) count() uint64 {
+	m.begun++
+	return m.begun
+}
+
 // answer records what was read at a revision, and returns how many responses it has used.
 func (m *memory) answer(r reading, responses []*pb.ResponseOp, revision int64) (used int) {
 	at := func(i int) *pb.RangeResponse { return responses[i].GetResponseRange() }
@@ -202,7 +225,7 @@ func (m *memory) answer(r reading, responses []*pb.ResponseOp, revision int64) (
 		return used
 	}
 	k.at = revision
-	k.pending = len(at(1).Kvs) > 0
+	k.pending = revisionOf(responses[1])
 	kvs := at(0).Kvs
 	if len(kvs) == 0 {
 		k.err = pool.NoSuchPool(k.name)

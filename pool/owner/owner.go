@@ -39,6 +39,7 @@ type Owner struct {
 	queue     *queue
 	commits   *commits
 	transfers transfers
+	surveys   *surveys
 	outcomes  *outcomes
 	space     *Space
 	reads     []reading // under way
@@ -77,6 +78,8 @@ func New(cfg Config) *Owner {
 		memory: &o.memory, queue: o.queue, offers: o.offers, outcomes: o.outcomes, space: o.space, leases: cfg.Leases,
 		guard: store.NewGuard(keys.Guard(cfg.Host, cfg.Instance)),
 	}
+	o.surveys = newSurveys(o.commits, cfg)
+	o.commits.surveys = o.surveys
 	return o
 }
 
@@ -231,6 +234,10 @@ func (o *Owner) Polled(responses []*pb.ResponseOp, revision int64) {
 	o.queue.polled(o.polled, created, revision)
 }
 
+// Serve is to be called after each poll. Nobody says that nobody dispatches: the demands of this instance are committed whose turn
+// it is. Else only those are that had their turn 5 s before already, and no offer since.
+func (o *Owner) Serve(now time.Duration, nobody bool) { o.surveys.serve(now, nobody) }
+
 // offersRead takes all keys below the offers to this instance.
 func (o *Owner) offersRead(kvs []*mvccpb.KeyValue) {
 	var list []*offered
@@ -281,10 +288,13 @@ func (o *Owner) Role() (kvs *pb.RangeResponse, revision int64) {
 
 // Reads returns the transaction that reads what claims need to know, false if there is none, or one is under way.
 func (o *Owner) Reads() (*pb.TxnRequest, bool) {
-	if len(o.reads) > 0 || len(o.transfers.reads) > 0 {
+	if len(o.reads) > 0 || len(o.transfers.reads) > 0 || o.surveys.busy() {
 		return nil, false
 	}
 	if t := o.transfers.next(o.keys); t != nil {
+		return t, true
+	}
+	if t := o.surveys.next(len(o.memory.wants) > 0); t != nil {
 		return t, true
 	}
 	if len(o.memory.wants) == 0 {
@@ -302,6 +312,10 @@ func (o *Owner) Reads() (*pb.TxnRequest, bool) {
 func (o *Owner) Read(resp *pb.TxnResponse, err error) {
 	if len(o.transfers.reads) > 0 {
 		o.transfersRead(resp, err)
+		return
+	}
+	if o.surveys.busy() {
+		o.surveys.answer(resp, err)
 		return
 	}
 	reads := slices.Clone(o.reads)

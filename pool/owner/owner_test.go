@@ -131,4 +131,5 @@ func (w *world) resolved(h *host, c *Claim) (refused error) {
 func (s *stats) add(o stats) {
 	s.claims, s.granted, s.waited, s.offered = s.claims+o.claims, s.granted+o.granted, s.waited+o.waited, s.offered+o.offered
 	s.over, s.ahead = s.over+o.over, s.ahead+o.ahead
+	s.passing, s.served = s.passing+o.passing, s.served+o.served
 }

@@ -23,6 +23,7 @@ type plan struct {
 // all adds all that can be done.
 func (p *plan) all() {
 	p.commitOffers()
+	p.serve()
 	p.claims()
 	p.release()
 	p.dropOffers()
@@ -68,6 +69,7 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 			p.refuse(d.claim, problem.New(problem.NoCapacity, "%s", offer.Refused))
 			continue
 		}
+		d.unfit()
 		it, later := p.takeOffered(d.claim, of, offer)
 		if later {
 			return false
@@ -170,6 +172,9 @@ func (p *plan) claim(c *Claim) bool {
 	if c.transfer != nil {
 		return p.transfer(c)
 	}
+	if !p.current(c.passing.turn, c.pools) {
+		c.passing.give(nil)
+	}
 	v := p.judge(c)
 	switch v.is {
 	case mustRefuse:
@@ -195,7 +200,7 @@ func (p *plan) claim(c *Claim) bool {
 		p.memory.giveUp(it)
 		return p.wait(c, verdict{is: mustWait, pools: c.pools, why: Wide})
 	}
-	if !p.b.add(it) {
+	if !p.b.add(p.withNotice(it)...) {
 		p.memory.giveUp(it)
 		return false
 	}
@@ -210,7 +215,10 @@ func (p *plan) claim(c *Claim) bool {
 // none, or no transaction can have both.
 func (p *plan) inPlace(c *Claim) *item {
 	all := p.free[c.kind]
-	if len(all) == 0 || c.alone || p.b.names(all[0].keys) || !p.memory.below(all[0]) {
+	if len(all) == 0 || c.passing.turn != nil {
+		return nil
+	}
+	if c.alone || p.b.names(all[0].keys) || !p.memory.below(all[0]) {
 		return nil
 	}
 	it := &item{kind: takes, claim: c, from: all[0]}
@@ -248,6 +256,13 @@ func (p *plan) takeNew(it *item) (full string, ok bool) {
 
 // wait has a claim wait: first a moment for releases of its own instance, and then in the wait queue.
 func (p *plan) wait(c *Claim, v verdict) bool {
+	if c.request.Wait == 0 && (v.why == Pending || v.why == Races) {
+		full, done := p.ask(&item{kind: takes, claim: c})
+		if full == "" {
+			return done
+		}
+		v = verdict{is: mustWait, pools: []string{full}, why: Full}
+	}
 	switch until := c.came + localWait; {
 	case v.why == Full && p.now < until && p.memory.uses(v.pools):
 		p.wake(until)
@@ -378,7 +393,7 @@ func (p *plan) judge(c *Claim) (v verdict) {
 	for _, name := range c.pools {
 		k := p.memory.of(name, p.now)
 		fresh := k.read > c.arrived
-		why, err := k.objection(c.request.Slots[name])
+		why, err := k.objection(c.request.Slots[name], c.passing.turn.of(name))
 		if why == Pending && c.request.Wait > 0 && p.queue.keeps(name) {
 			fresh = true // others of this instance wait for it: this one waits behind them
 		}
@@ -393,7 +408,7 @@ func (p *plan) judge(c *Claim) (v verdict) {
 			unread = true
 		}
 	}
-	if c.races >= maxRaces && v.is == mayTake {
+	if c.races >= maxRaces && v.is == mayTake && c.passing.turn == nil {
 		v = verdict{is: mustWait, why: Races, pools: c.pools}
 	}
 	if unread || !c.reserve(p.leases, p.memory.leaseDuration(c)) {
@@ -402,14 +417,14 @@ func (p *plan) judge(c *Claim) (v verdict) {
 	return v
 }
 
-// objection returns why a claim of n slots can't be made directly as far as is known: it has to wait, or never can.
-func (k *known) objection(n int) (why Why, err error) {
+// objection returns why a claim of n slots can't be made while its pool is pending as it was at a revision, as far as is known: it has to wait, or never can.
+func (k *known) objection(n int, pending int64) (why Why, err error) {
 	switch s := k.spec; {
 	case k.err != nil:
 		return "", k.err
 	case s.Limit > 0 && n > s.Limit:
 		return "", s.Exceeded(pool.Need{Pool: k.name, N: n})
-	case k.pending:
+	case k.pending != pending:
 		return Pending, nil
 	case k.at > 0 && (s.Paused || s.Limit == pool.Closed):
 		return Closed, nil

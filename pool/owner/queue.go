@@ -2,6 +2,7 @@ package owner
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -169,6 +170,19 @@ func (q *queue) pend() {
 	}
 }
 
+// pendNew has the pools pending that the demands of a key keep so which is not in etcd yet, or no longer: who has read that
+// pool must see that another claim waits for it.
+func (q *queue) pendNew(k *demandKey) {
+	if k.created != 0 {
+		return
+	}
+	for _, d := range k.live() {
+		for _, p := range d.short {
+			q.pending[p] = true
+		}
+	}
+}
+
 // leaseLost records that a lease has ended, with the keys on it.
 func (q *queue) leaseLost(id store.LeaseID) {
 	for _, k := range q.all() {
@@ -288,6 +302,7 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 			break
 		}
 		q.spell(it, nil)
+		q.pendNew(k)
 	}
 	q.changed = rest
 	for _, p := range slices.Sorted(maps.Keys(q.pending)) {
@@ -573,4 +588,17 @@ func (q *queue) resolve(it *item, kvs []*mvccpb.KeyValue) {
 
 func (q *queue) keyOf(k *demandKey, pool string) string {
 	return q.keys.Demand(wire.DemandKey{Pool: pool, Host: q.host, Instance: q.instance, Name: k.name})
+}
+
+// demands iterates over the demands that have not ended, by their keys.
+func (q *queue) demands() iter.Seq[*demand] {
+	return func(yield func(*demand) bool) {
+		for _, k := range q.all() {
+			for _, d := range k.live() {
+				if !yield(d) {
+					return
+				}
+			}
+		}
+	}
 }

@@ -49,9 +49,12 @@ func (o *commits) refused(b *batch, err error) {
 	default:
 		var each []*item
 		for _, it := range b.items {
-			if it.kind == moves { // the queue puts it
+			switch it.kind {
+			case moves: // the queue puts it
 				o.queue.stay(it.key)
-			} else {
+			case marks:
+			default:
+				it.noticeAlone()
 				each = append(each, it)
 			}
 		}
@@ -84,6 +87,8 @@ func (o *commits) refusedAlone(it *item, err error) {
 		return
 	case drops:
 		o.shelf.put(it)
+		return
+	case marks:
 		return
 	}
 	c, reason := it.claim, "the claim was refused"

@@ -36,7 +36,7 @@ type waiter struct {
 func (w *world) waiters() (all []waiter) {
 	over := map[string]bool{}
 	for _, p := range poolNames {
-		for kv := range w.etcd.All(w.keys.Slots(p)) {
+		for kv := range w.all(w.keys.Slots(p)) {
 			_, s, err := w.keys.DecodeSlot(string(kv.Key), kv.Value, kv.CreateRevision)
 			if err == nil && s.Demand.Created > 0 {
 				over[s.Claim] = true
@@ -45,18 +45,18 @@ func (w *world) waiters() (all []waiter) {
 	}
 	created := map[wire.DemandKey]int64{}
 	for _, p := range poolNames {
-		for kv := range w.etcd.All(w.keys.DemandsAll(p)) {
+		for kv := range w.all(w.keys.DemandsAll(p)) {
 			k, err := w.keys.DemandKey(string(kv.Key))
 			w.check(err == nil, "%v", err)
 			created[k] = kv.CreateRevision
 		}
 	}
 	for _, p := range poolNames {
-		for kv := range w.etcd.All(w.keys.DemandsAll(p)) {
+		for kv := range w.all(w.keys.DemandsAll(p)) {
 			k, list, err := w.keys.DecodeDemands(string(kv.Key), kv.Value)
 			w.check(err == nil, "%v", err)
 			for _, d := range list.List {
-				counts := !over[d.Claim]
+				counts := !over[d.Claim] && d.Steps == 0 // there is no worker with places
 				for name := range d.Pools {
 					other := k
 					other.Pool = name
@@ -86,10 +86,10 @@ type state struct {
 
 func (w *world) state(name string) *state {
 	s := &state{number: map[int]bool{}, names: map[[2]int]bool{}}
-	for kv := range w.etcd.All(w.keys.Spec(name)) {
+	for kv := range w.all(w.keys.Spec(name)) {
 		s.spec, s.slots, _ = wire.DecodeSpec(string(kv.Key), kv.Value, kv.ModRevision)
 	}
-	for kv := range w.etcd.All(w.keys.Slots(name)) {
+	for kv := range w.all(w.keys.Slots(name)) {
 		ref, slot, _ := w.keys.DecodeSlot(string(kv.Key), kv.Value, kv.CreateRevision)
 		if !ref.IsBlock() {
 			s.used++
@@ -110,11 +110,14 @@ func (w *world) state(name string) *state {
 }
 
 // admitted returns the waiters that Admit grants.
-func (w *world) admitted(all []waiter) []waiter {
+func (w *world) admitted(all []waiter) []waiter { return w.admittedWith(all, nil) }
+
+// admittedWith returns those that Admit grants when some slots are taken too.
+func (w *world) admittedWith(all []waiter, taken map[string]int) []waiter {
 	var capacities []admit.Capacity
 	for _, p := range poolNames {
 		s := w.state(p)
-		capacities = append(capacities, admit.Capacity{Limit: s.spec.Limit, Used: s.used, Open: !s.spec.Paused && s.spec.Limit != pool.Closed})
+		capacities = append(capacities, admit.Capacity{Limit: s.spec.Limit, Used: s.used + taken[p], Open: !s.spec.Paused && s.spec.Limit != pool.Closed})
 	}
 	var ws []*admit.Waiter
 	for _, x := range all {
@@ -135,6 +138,9 @@ func (w *world) admitted(all []waiter) []waiter {
 
 // act offers slots, and ends that pools are pending.
 func (d *standIn) act() {
+	if d.nobody {
+		return
+	}
 	all := d.waiters()
 	open := map[wire.DemandRef]bool{}
 	lent := map[string]*state{}
@@ -275,6 +281,9 @@ func (s *state) ceiling() int {
 
 // disturb takes offers back, offers slots in advance, or passes an instance.
 func (d *standIn) disturb() {
+	if d.nobody {
+		return
+	}
 	t := &pb.TxnRequest{}
 	h := d.hosts[d.IntN(len(d.hosts))].name
 	p := poolNames[d.IntN(len(poolNames))]

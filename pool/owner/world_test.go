@@ -38,6 +38,14 @@ type world struct {
 	transfers *takeOvers
 	errs      []string
 	space     spaceOf
+	mutant    mutant
+	nobody    bool  // dispatches
+	seldom    int   // one part in so many is without a dispatcher
+	shown     int64 // the revision at which etcd is read, 0 for the last one
+	// tookOffer is when slots of a pool were taken last by a claim that had an offer.
+	tookOffer map[string]int64
+	turns     []*Claim // of the revision that is being checked
+	apart     int64    // the last revision at which demands may have been put without a pool becoming pending
 	stats
 }
 
@@ -45,6 +53,7 @@ type world struct {
 type stats struct {
 	claims, granted, waited, offered, declined int
 	over, ahead                                int // keys that were taken over, and of these by advance offers
+	passing, served                            int // claims that were taken although others wait, and those that nobody offered
 }
 
 type host struct {
@@ -103,6 +112,7 @@ func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(seed, 1)), etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")},
 		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, written: newWritten(), transfers: newTakeOvers(),
+		tookOffer: map[string]int64{}, seldom: 5,
 	}
 	w.d, w.transfers.w = newStandIn(w), w
 	w.etcd.OnCommit(w.committed)
@@ -158,6 +168,9 @@ func (w *world) putSpec(name string, s pool.Spec) {
 func (w *world) run(steps int) *world {
 	for i := range steps {
 		w.changeSpace()
+		if i%200 == 0 {
+			w.nobody = w.IntN(w.seldom) == 0
+		}
 		w.step(w.hosts[w.IntN(len(w.hosts))])
 		if len(w.errs) == 0 && i%200 == 199 {
 			w.rest()
@@ -207,7 +220,9 @@ func (w *world) step(h *host) {
 	case x < 98:
 		w.tell(h)
 	default:
-		switch w.IntN(4) {
+		switch w.IntN(5) {
+		case 4:
+			w.worker()
 		case 0:
 			w.force()
 		case 1:
@@ -396,6 +411,7 @@ func (w *world) deliver(h *host) {
 		}
 	case x == 2:
 		if m := w.carryOn(&h.reads); m != nil {
+			w.mutant.changeRead(m.resp)
 			h.Read(m.resp, m.err)
 		}
 	case h.halves[x].unknown:
@@ -442,12 +458,13 @@ func (w *world) carryOn(sent *[]*message) *message {
 
 // carry has etcd carry a transaction out.
 func (w *world) carry(t *pb.TxnRequest) (*pb.TxnResponse, error) {
-	if w.without != nil {
+	if w.without != nil && (!w.mutant.pool || slices.ContainsFunc(deletes(t), func(key string) bool { return strings.Contains(key, "/pending/") })) {
 		dropCompares(t, w.without)
 	}
 	if w.transfers.unchecked {
 		w.transfers.uncheck(t)
 	}
+	w.mutant.change(t)
 	if err := w.refuses(t); err != nil {
 		return nil, err
 	}
@@ -487,6 +504,7 @@ func (w *world) poll(h *host) {
 	h.events = nil // it is not behind what it has read
 	resp := w.must(&pb.TxnRequest{Success: h.Polls()})
 	h.Polled(resp.Responses, resp.Header.Revision)
+	h.Serve(w.now(), w.nobody)
 }
 
 // force frees the slots of a claim by force.

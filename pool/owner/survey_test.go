@@ -1,0 +1,284 @@
+package owner
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// all iterates over keys as they are, or as they were at the revision that the world is shown at.
+func (w *world) all(prefix string) iter.Seq[*mvccpb.KeyValue] {
+	if w.shown == 0 {
+		return w.etcd.All(prefix)
+	}
+	resp, err := w.etcd.Range(&pb.RangeRequest{Key: []byte(prefix), RangeEnd: store.RangeEnd(prefix), Revision: w.shown})
+	if err != nil {
+		panic(err)
+	}
+	return slices.Values(resp.Kvs)
+}
+
+// at returns the waiters in etcd at a revision, and those of them that Admit grants, with some slots taken besides, and
+// without some waiters.
+func (w *world) at(revision int64, taken map[string]int, without map[string]bool) (all, granted []waiter) {
+	w.shown = revision
+	defer func() { w.shown = 0 }()
+	all = slices.DeleteFunc(w.waiters(), func(x waiter) bool { return without[x.Claim] })
+	return all, w.admittedWith(all, taken)
+}
+
+// turnOf returns the claim of an id that takes slots although others wait, nil if it does not.
+func (w *world) turnOf(id string) *Claim {
+	for _, h := range w.hosts {
+		for c := range h.asked {
+			if c.request.ID == id && c.passing.turn != nil {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
+// checkTurns checks that claims that take slots in a revision pass none that waits: none that had its slots when the
+// turn was found out, and would have them still, and none that has come since.
+func (w *world) checkTurns(claims []*Claim, rev int64) {
+	taken, ids, pools := map[string]int{}, map[string]bool{}, map[string]bool{}
+	since := rev
+	for _, c := range claims {
+		since = min(since, c.passing.turn.revision)
+		ids[c.request.ID] = true
+		for p, n := range c.request.Slots {
+			taken[p] += n
+			pools[p] = true
+		}
+		if c.demand == nil {
+			w.passing++
+		} else {
+			w.served++
+		}
+	}
+	if w.apart >= since {
+		return
+	}
+	without := map[string]bool{}
+	all, _ := w.at(rev-1, nil, nil)
+	for _, x := range all {
+		lists := slices.ContainsFunc(x.Pending, func(p string) bool { return pools[p] })
+		without[x.Claim] = x.ref.Created > since && !lists // it has come since, and has free slots in these pools
+	}
+	_, before := w.at(rev-1, nil, without)
+	maps.Copy(without, ids)
+	_, after := w.at(rev-1, taken, without)
+	_, then := w.at(since, nil, nil)
+	in := func(all []waiter, x waiter) bool {
+		return slices.ContainsFunc(all, func(o waiter) bool { return o.Claim == x.Claim })
+	}
+	for _, x := range before {
+		if ids[x.Claim] || in(after, x) {
+			continue
+		}
+		for p := range x.Pools {
+			if w.tookOffer[p] > since || pools[p] && claims[0].passing.turn.of(p) == 0 {
+				return // a claim with an offer, or any one where the pool is not pending, may have taken what was free
+			}
+		}
+		w.check(!in(then, x) && x.ref.Created <= since, "%v pass claim %s, which waits for %v and fits", slices.Sorted(maps.Keys(ids)), x.Claim, x.Pools)
+		return
+	}
+}
+
+// worker has the demand of a worker without free places in etcd: nobody serves it, and it keeps no slots.
+func (w *world) worker() {
+	k := wire.DemandKey{Pool: poolNames[w.IntN(len(poolNames))], Host: "worker", Instance: "i", Name: 0}
+	d := wire.Demand{Claim: "w", Pools: map[string]int{k.Pool: 1}, Priority: 9, Steps: 3, Since: time.Unix(1, 0), Holder: pool.Holder{Host: "worker", Instance: "i"}}
+	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{
+		store.Put(w.keys.Demand(k), wire.EncodeDemands([]wire.Demand{d})[k.Pool], 0),
+		store.Put(w.keys.Places("worker", "i"), wire.EncodePlaces(wire.Places{}), 0),
+	}})
+}
+
+// checkEmpty checks that no pool is pending for which no claim waits, if nobody dispatches.
+func (w *world) checkEmpty() {
+	for _, p := range poolNames {
+		_, pending := w.get(w.keys.Pending(p))
+		waits := slices.ContainsFunc(w.waiters(), func(x waiter) bool { return x.Pools[p] > 0 })
+		if pending && !waits {
+			w.check(false, "pool %s is pending, and no claim waits", p)
+		}
+	}
+}
+
+// Each rule of who may take slots although others wait is needed.
+func TestWhoPassesNobody(t *testing.T) {
+	pending := func(key string) bool { return strings.Contains(key, "/pending/") }
+	for name, m := range map[string]mutant{
+		"the compare of a pool that is pending": {without: func(c *pb.Compare) bool { return pending(string(c.Key)) && c.Target == pb.Compare_MOD }},
+		"the demands": {read: func(kv *mvccpb.KeyValue) *mvccpb.KeyValue {
+			if strings.Contains(string(kv.Key), "/demands/") {
+				return nil
+			}
+			return kv
+		}},
+		"that workers are full": {read: func(kv *mvccpb.KeyValue) *mvccpb.KeyValue {
+			if strings.Contains(string(kv.Key), "/places/") {
+				kv.Value = wire.EncodePlaces(wire.Places{Free: 3})
+			}
+			return kv
+		}},
+		"the end of a pool that is pending": {op: func(op *pb.RequestOp) bool {
+			return !pending(string(op.GetRequestDeleteRange().GetKey()))
+		}},
+		"that others wait": {pool: true, without: func(c *pb.Compare) bool { return pending(string(c.Key)) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(600) {
+				w := newWorld(seed, m.without)
+				w.mutant, w.seldom = m, 2
+				if w.run(600); len(w.errs) > 0 {
+					t.Logf("caught by schedule %d: %s", seed+1, w.errs[0])
+					return
+				}
+			}
+			t.Error("nothing noticed that it is missing")
+		})
+	}
+}
+
+// mutant changes what instances read and write, to show that the checks notice.
+type mutant struct {
+	without func(*pb.Compare) bool
+	// read changes what a read returns, and op reports whether an operation of the half that commits is kept.
+	read func(*mvccpb.KeyValue) *mvccpb.KeyValue
+	op   func(*pb.RequestOp) bool
+	pool bool // only where the key of a pool that is pending is deleted
+}
+
+// change changes a transaction on its way to etcd.
+func (m mutant) change(t *pb.TxnRequest) {
+	if m.op != nil && len(t.Compare) > 0 && strings.Contains(string(t.Compare[0].Key), "/guards/") && !strings.HasSuffix(string(t.Compare[0].Key), "~demands") {
+		m.drop(t)
+	}
+}
+
+func (m mutant) drop(t *pb.TxnRequest) {
+	for i, op := range t.Success {
+		if child := op.GetRequestTxn(); child != nil {
+			m.drop(child)
+		} else if !m.op(op) {
+			t.Success[i] = store.Get("/b/nothing") // there is a response to each
+		}
+	}
+}
+
+// changeRead changes the answer to a read.
+func (m mutant) changeRead(resp *pb.TxnResponse) {
+	if m.read == nil || resp == nil {
+		return
+	}
+	for _, r := range resp.Responses {
+		if rr := r.GetResponseRange(); rr != nil {
+			var kept []*mvccpb.KeyValue
+			for _, kv := range rr.Kvs {
+				if kv = m.read(kv); kv != nil {
+					kept = append(kept, kv)
+				}
+			}
+			rr.Kvs = kept
+		}
+	}
+}
+
+// unaware reports whether a host does not know yet that slots of its claims are free: it does not take them.
+func (w *world) unaware(name string) bool {
+	return slices.ContainsFunc(w.hosts, func(h *host) bool {
+		return h.name == name && slices.ContainsFunc(h.held, func(c *Claim) bool { return w.forced[c.fence] })
+	})
+}
+
+// Of two claims of two instances that do not wait, and each of which fits behind the one that waits, one is refused: what the other
+// has found out is no longer so. Without the notice that the first one gives, both pass it.
+func TestTwoThatDoNotWait(t *testing.T) {
+	for _, notice := range []bool{true, false} {
+		w := newWorld(1, nil)
+		if !notice {
+			w.mutant.op = func(op *pb.RequestOp) bool {
+				return !strings.Contains(string(op.GetRequestPut().GetKey()), "/pending/")
+			}
+		}
+		s := pool.DefaultSpec()
+		s.Limit = 300
+		w.putSpec("db", s)
+		k := wire.DemandKey{Pool: "db", Host: "other", Instance: "i"}
+		d := wire.Demand{Claim: "d", Pools: map[string]int{"db": 299}, Pending: []string{"db"}, Since: time.Unix(1, 0), Holder: pool.Holder{Host: "other", Instance: "i"}}
+		w.must(&pb.TxnRequest{Success: []*pb.RequestOp{
+			store.Put(w.keys.Demand(k), wire.EncodeDemands([]wire.Demand{d})["db"], 0), store.Put(w.keys.Pending("db"), wire.EncodeEmpty(), 0),
+		}})
+		for range 10 { // leases are not always granted immediately
+			for _, h := range w.hosts[:2] {
+				leasesOf{w, h, false}.Acquire(0, 0)
+			}
+		}
+		var claims []*Claim
+		for _, h := range w.hosts[:2] {
+			c := NewClaim(&pool.Request{ID: "of-" + h.name, Slots: map[string]int{"db": 1}, Holder: pool.Holder{Host: h.name, Instance: "i"}})
+			h.asked[c] = true
+			h.Claim(c, w.now())
+			claims = append(claims, c)
+		}
+		for round := range 40 {
+			for i, h := range w.hosts[:2] {
+				if claims[1-i].passing.turn == nil && round < 20 && claims[i].passing.turn != nil {
+					continue // until both have their turn
+				}
+				if txn, ok := h.Commits().Next(w.now(), time.Unix(1, 0)); ok {
+					h.Commits().Answer(w.carry(txn))
+				}
+				if txn, ok := h.Reads(); ok {
+					h.Read(w.must(txn), nil)
+				}
+				w.results(h)
+			}
+		}
+		granted := len(w.hosts[0].held) + len(w.hosts[1].held)
+		if want := map[bool]int{true: 1, false: 2}[notice]; granted != want || (len(w.errs) > 0) == notice {
+			t.Errorf("notice %v: %d are granted, want %d: %v", notice, granted, want, w.errs)
+		}
+	}
+}
+
+// A demand that fits while a dispatcher offers nothing is served by its owner after 5 s, and not before. An offer begins the time
+// again.
+func TestADispatcherThatForgets(t *testing.T) {
+	r := newRig(t)
+	a := r.ask("a", 4, store.Extra{})
+	r.pass(time.Second)
+	c := r.ask("b", 1, store.Extra{})
+	if all := r.pass(time.Second); all["b"].Outcome != Waits {
+		t.Fatalf("%+v", all)
+	}
+	r.h.Release(a)
+	r.pass(time.Second)
+	at := r.clock
+	for c.state == waiting && r.clock < at+time.Minute {
+		r.h.Serve(r.now(), false)
+		r.pass(time.Second / 2)
+		if since := r.clock - at; since < 3*time.Second && since > 2*time.Second {
+			c.demand.unfit() // as an offer does
+			r.h.surveys.looked = r.clock - 4*time.Second
+		}
+	}
+	if took := r.clock - at; c.state != held || took < 2*time.Second+fitsFor || took > 4*time.Second+2*fitsFor {
+		t.Errorf("state %d after %v", c.state, took)
+	}
+}

@@ -1,0 +1,135 @@
+package owner
+
+import (
+	"slices"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/slots"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// turn is what a survey has found out: which claims may take slots, as long as the specs, and the keys of pools that are pending,
+// are as it has read them.
+type turn struct {
+	revision int64
+	// pending and specs are the revisions of the keys of pools, as they were read; 0 without one.
+	pending, specs map[string]int64
+	// claims are those of this instance that wait and have their turn, and empty the pools that are pending and for which no claim
+	// waits.
+	claims []*Claim
+	empty  []string
+}
+
+// passing is what lets a claim take slots although others wait.
+type passing struct {
+	turn    *turn
+	surveys int // that it has asked for
+}
+
+// give records a turn; nil ends it.
+func (p *passing) give(t *turn) { p.turn = t }
+
+// count counts a survey.
+func (p *passing) count() { p.surveys++ }
+
+// of returns the revision of the key of a pool that is pending, 0 if it is not. A claim that has no turn needs pools
+// that are not.
+func (t *turn) of(pool string) int64 {
+	if t == nil {
+		return 0
+	}
+	return t.pending[pool]
+}
+
+// current reports whether nothing has been read of some pools since a turn was found out that ends it.
+func (p *plan) current(t *turn, pools []string) bool {
+	return t == nil || !slices.ContainsFunc(pools, func(name string) bool {
+		k := p.memory.of(name, p.now)
+		return k.pending != t.of(name) || k.Spec().Revision != t.specs[name]
+	})
+}
+
+// ask has the pools of a claim that does not wait surveyed, since others wait for them. Full is a pool that has no free
+// slots for it: then that is not needed. Done is false if something has to be read before.
+func (p *plan) ask(it *item) (full string, done bool) {
+	c := it.claim
+	for _, name := range c.pools {
+		if k := p.memory.of(name, p.now); !k.Ready() {
+			p.memory.want(k)
+			return "", false
+		}
+	}
+	full, ok := p.takeNew(it)
+	switch {
+	case !ok:
+		return full, false
+	case c.passing.surveys >= maxRaces:
+		p.refuse(c, othersWait(c.pools[0]))
+	default:
+		c.passing.count()
+		p.surveys.ask(c)
+	}
+	p.memory.giveUp(it)
+	return "", true
+}
+
+// withNotice returns the part that takes slots of a claim behind those that put the keys of pools that are pending again:
+// what other instances have found out of these pools ends with it, since it counts the slots as free.
+func (p *plan) withNotice(it *item) (all []*item) {
+	for _, name := range it.claim.pools {
+		at := it.claim.passing.turn.of(name)
+		if at == 0 {
+			continue
+		}
+		put := store.Put(p.memory.keys.Pending(name), wire.EncodeEmpty(), 0)
+		if it.note(put); !p.b.marked[name] {
+			all = append(all, p.memory.mark(name, at, put))
+		}
+	}
+	return append(all, it)
+}
+
+// serve commits the demands of this instance whose turn it is, and deletes the keys of pools for which no claim waits.
+func (p *plan) serve() {
+	for _, t := range p.takeTurns() {
+		var later []*Claim
+		for _, c := range t.claims {
+			if !p.serveOne(&item{kind: takes, claim: c}, t) && p.b.full {
+				later = append(later, c)
+			}
+		}
+		if len(later) > 0 {
+			p.commits.serve(&turn{revision: t.revision, pending: t.pending, specs: t.specs, claims: later})
+		}
+		for _, name := range t.empty {
+			if !p.b.marked[name] {
+				p.b.add(p.memory.mark(name, t.of(name), store.Delete(p.memory.keys.Pending(name))))
+			}
+		}
+	}
+}
+
+// serveOne adds a part that takes the slots of a demand whose turn it is. It is false if that is not possible now.
+func (p *plan) serveOne(it *item, t *turn) bool {
+	c := it.claim
+	if p.b.full || c.state != waiting || c.withdrawn {
+		return false
+	}
+	if c.listed() == nil || c.demand.ref().Created == 0 { // it is being put elsewhere
+		return false
+	}
+	c.passing.give(t)
+	if p.current(t, c.pools) && p.judge(c).is == mayTake {
+		if _, ok := p.takeNew(it); ok {
+			p.memory.underPending(it)
+			p.memory.readOnFailure(it)
+			if it.width() <= slots.MaxCompares && p.b.add(p.withNotice(it)...) {
+				c.take()
+				return true
+			}
+			p.memory.giveUp(it)
+		}
+	}
+	c.passing.give(nil)
+	return false
+}
