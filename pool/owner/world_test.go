@@ -112,7 +112,7 @@ func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(seed, 1)), etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")},
 		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, written: newWritten(), transfers: newTakeOvers(),
-		tookOffer: map[string]int64{}, seldom: 5,
+		tookOffer: map[string]int64{}, seldom: 8,
 	}
 	w.d, w.transfers.w = newStandIn(w), w
 	w.etcd.OnCommit(w.committed)

@@ -1,0 +1,71 @@
+package owner
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/slots"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// A survey reads at most 1,000 slot keys of a pool and counts the others, and no page of demands after 10,000 of them.
+func TestASurveyIsBounded(t *testing.T) {
+	for _, c := range []struct {
+		held, waits, needs int
+		refused            string
+	}{
+		{1200, 1, 1, ""},
+		{1200, 1, 800, "has no 800 free slots"},
+		{1200, 1, 790, "others wait"},
+		{0, 9_000, 1, ""},
+		{0, 11_000, 1, "others wait"},
+	} {
+		r := newRig(t)
+		s := pool.DefaultSpec()
+		s.Limit = 1995
+		r.putSpec("db", s)
+		put := func(ops []*pb.RequestOp) {
+			for some := range slices.Chunk(ops, 100) {
+				r.must(&pb.TxnRequest{Success: some})
+			}
+		}
+		var ops []*pb.RequestOp
+		for i := range c.held {
+			req := &pool.Request{ID: fmt.Sprint("held-", i), Slots: map[string]int{"db": 1}, Holder: pool.Holder{Host: "other", Instance: "i"}}
+			for _, p := range wire.Spell(req).Puts(map[string]slots.Held{"db": {Numbers: []int{i}}}, wire.Written{Since: time.Unix(1, 0)}) {
+				ops = append(ops, store.Put(p.Key(r.keys), p.Value, 0))
+			}
+		}
+		var list []wire.Demand
+		for i := range c.waits {
+			n := 1900 // does not fit, but if it is the only one
+			if c.waits == 1 {
+				n = 6
+			} else if i > 0 {
+				n = 1990
+			}
+			list = append(list, wire.Demand{Index: i % 64, Claim: fmt.Sprint("w-", i), Pools: map[string]int{"db": n}, Pending: []string{"db"}, Since: time.Unix(1, 0), Holder: pool.Holder{Host: "other", Instance: "i"}})
+		}
+		name := 0
+		for some := range slices.Chunk(list, 64) {
+			key := r.keys.Demand(wire.DemandKey{Pool: "db", Host: "other", Instance: "i", Name: name})
+			ops = append(ops, store.Put(key, wire.EncodeDemands(some)["db"], 0))
+			name++
+		}
+		put(append(ops, store.Put(r.keys.Pending("db"), wire.EncodeEmpty(), 0)))
+		claim := NewClaim(&pool.Request{ID: "c", Slots: map[string]int{"db": c.needs}, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
+		r.h.asked[claim] = true
+		r.h.Claim(claim, r.now())
+		got := r.pass(time.Second)["c"]
+		if c.refused == "" && got.Outcome != Granted || c.refused != "" && (got.Err == nil || !strings.Contains(got.Err.Error(), c.refused)) {
+			t.Errorf("%d are held, %d wait, %d are wanted: %d, %v", c.held, c.waits, c.needs, got.Outcome, got.Err)
+		}
+	}
+}
