@@ -83,6 +83,9 @@ func (w *world) checkTurns(claims []*Claim, rev int64) {
 	in := func(all []waiter, x waiter) bool {
 		return slices.ContainsFunc(all, func(o waiter) bool { return o.Claim == x.Claim })
 	}
+	if slices.ContainsFunc(before, func(x waiter) bool { return x.ref.Created <= since && !in(then, x) }) {
+		return // another one has come to fit since, and keeps what was free
+	}
 	for _, x := range before {
 		if ids[x.Claim] || in(after, x) {
 			continue
