@@ -30,6 +30,8 @@ type Leases interface {
 	Valid(id store.LeaseID) bool
 	// Suspect reports that etcd did not know one of these leases.
 	Suspect(ids ...store.LeaseID)
+	// Trouble returns why the last grant of a lease failed, nil if it succeeded.
+	Trouble() error
 }
 
 // Config is what an [Engine] needs.
@@ -108,6 +110,7 @@ var errStopped = problem.New(problem.Stopping, "berth is shutting down on this h
 
 // txn sends a transaction, and has the loop take its answer.
 func (e *Engine) txn(ctx context.Context, t *pb.TxnRequest, answer func(*pb.TxnResponse, error)) {
+	ctx = store.WithCluster(ctx, e.cluster)
 	e.tasks.Go(func() {
 		asked := time.Now()
 		try, cancel := context.WithTimeout(ctx, txnTimeout)
@@ -116,7 +119,10 @@ func (e *Engine) txn(ctx context.Context, t *pb.TxnRequest, answer func(*pb.TxnR
 		if err == nil {
 			e.contact.answered(asked, resp.Header)
 		}
-		e.inbox.put(func() { answer(resp, err) })
+		e.inbox.put(func() {
+			e.answers.note(err)
+			answer(resp, err)
+		})
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/wire"
@@ -23,11 +24,18 @@ func (l lent) Acquire(time.Duration, int) (store.LeaseID, bool) { return store.L
 func (lent) Release(store.LeaseID, int)                         {}
 func (lent) Valid(store.LeaseID) bool                           { return true }
 func (lent) Suspect(...store.LeaseID)                           {}
+func (lent) Trouble() error                                     { return nil }
 
 // hosts starts engines on an etcd with a pool of a limit.
 func hosts(t *testing.T, n, limit int) (engines []*Engine, b store.Backend, keys wire.Keys) {
 	t.Helper()
-	c := embedtest.Client(t, embedtest.New(t))
+	return hostsOn(t, embedtest.New(t), n, limit)
+}
+
+// hostsOn starts engines on a server.
+func hostsOn(t *testing.T, server *embed.Server, n, limit int) (engines []*Engine, b store.Backend, keys wire.Keys) {
+	t.Helper()
+	c := embedtest.Client(t, server)
 	keys = wire.Keys{Keys: store.NewKeys("/b/")}
 	s := pool.DefaultSpec()
 	s.Limit = limit

@@ -16,6 +16,9 @@ import (
 // progressEvery is how often a dispatcher asks its watch how far it has come.
 const progressEvery = 500 * time.Millisecond
 
+// silentAfter is after what time a watch that has shown nothing yet is opened again.
+const silentAfter = 1500 * time.Millisecond
+
 // watching says what a hosted dispatcher follows.
 type watching int
 
@@ -40,14 +43,16 @@ type hosting struct {
 	rung   int64         // the last revision known to have put a pending key; the highest there is if there may be one
 	slept  int64         // the revision after which one ends its sleep
 	asked  time.Duration // when it asked for progress last
+	since  time.Duration // when it was awake first with this watch
 	wanted bool          // pools are being read
+	wants  pace          // of these reads
 	half   *offersHalf
 	writer *writer
 }
 
 func newHosting(l *loop) *hosting {
 	half := newOffersHalf(l.e)
-	return &hosting{loop: l, half: half, writer: newWriter(half)}
+	return &hosting{loop: l, half: half, writer: newWriter(half, l.owner.Space())}
 }
 
 // demands returns how many demands the dispatcher knows.
@@ -186,7 +191,8 @@ func (h *hosting) list(ctx context.Context) {
 func (h *hosting) listed(l dispatch.Listing) {
 	now := h.e.now()
 	h.d.Listed(l, now)
-	h.state, h.asked = awake, now
+	h.state, h.asked, h.since = awake, now, now
+	h.keys.progress()
 	for _, m := range h.early {
 		h.show(m, now)
 	}
@@ -210,7 +216,7 @@ func (h *hosting) show(m message, now time.Duration) {
 // follow keeps the view current, reads pools that are not known, and sleeps if there is nothing to do.
 func (h *hosting) follow(ctx context.Context, now time.Duration) {
 	switch {
-	case h.d.Stale(now):
+	case h.d.Stale(now) && now >= h.since+silentAfter:
 		h.keys.reopen()
 		h.state, h.asked = opening, now
 		return
@@ -218,12 +224,13 @@ func (h *hosting) follow(ctx context.Context, now time.Duration) {
 		h.asked = now
 		h.keys.progress()
 	}
-	if names := h.d.Wants(); len(names) > 0 && !h.wanted {
+	if names := h.d.Wants(); len(names) > 0 && !h.wanted && now >= h.wants.after {
 		h.wanted = true
 		d, keys := h.d, wire.Keys{Keys: h.e.cfg.Keys}
 		h.e.tasks.Go(func() {
 			l, err := listPools(ctx, h.e.cfg.Backend, keys, names)
 			h.e.inbox.put(func() {
+				h.wants.answered(err, h.e.now())
 				if h.wanted = false; h.d == d && err == nil {
 					h.d.Listed(l, h.e.now())
 				}

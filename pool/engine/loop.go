@@ -33,7 +33,10 @@ type loop struct {
 	life     *life
 	offers   *tail // of this instance, while claims wait
 	reading  bool  // what claims need to know
-	several  int   // callers that were answered since the last transaction
+	reads    pace
+	answers  answers
+	cluster  uint64 // that all that is known is of; 0 before the first answer
+	several  int    // callers that were answered since the last transaction
 	agedAt   time.Duration
 	prepared bool
 	written  written
@@ -45,7 +48,7 @@ type loop struct {
 
 func newLoop(e *Engine) *loop {
 	o := newOwner(e.cfg)
-	l := &loop{e: e, owner: o, commits: newWriter(o.Commits()), queue: newWriter(o.Queue()), broker: &broker{}}
+	l := &loop{e: e, owner: o, commits: newWriter(o.Commits(), o.Space()), queue: newWriter(o.Queue(), o.Space()), broker: &broker{}}
 	l.waitings, l.revocations = newWaitings(e, l.broker), newRevocations(l)
 	l.requests = newRequests(o, l.broker, l.waitings, l.revocations)
 	l.polls, l.hosting, l.life = newPolls(l), newHosting(l), newLife(l)
@@ -94,6 +97,7 @@ func (l *loop) collect() {
 // act sends what there is to send, and returns when to look again if nothing happens before.
 func (l *loop) act(ctx context.Context) time.Duration {
 	now, wall := l.e.now(), time.Now()
+	l.work()
 	if now >= l.agedAt+ageEvery {
 		l.owner.Age(now)
 		l.agedAt = now
@@ -114,6 +118,17 @@ func (l *loop) act(ctx context.Context) time.Duration {
 	l.requests.answer(l.owner.Results())
 	l.life.act(now)
 	return l.wakes(now)
+}
+
+// work has all that is sent now be for the cluster that all that is known is of. If another cluster answers meanwhile, none of it
+// counts there.
+func (l *loop) work() {
+	id, _ := l.e.cfg.Backend.Cluster()
+	if l.cluster != 0 && id != l.cluster {
+		l.owner.Forget()
+		l.polls.succession.Forget()
+	}
+	l.cluster = id
 }
 
 // write sends the next transaction of a half.
@@ -148,13 +163,14 @@ func (l *loop) answered(w *writer, resp *pb.TxnResponse, err error, sent time.Ti
 
 // read reads what claims need to know of pools.
 func (l *loop) read(ctx context.Context) {
-	if l.reading {
+	if l.reading || l.e.now() < l.reads.after {
 		return
 	}
 	if t, ok := l.owner.Reads(); ok {
 		l.reading = true
 		l.e.txn(ctx, t, func(resp *pb.TxnResponse, err error) {
 			l.reading = false
+			l.reads.answered(err, l.e.now())
 			l.owner.Read(resp, err)
 		})
 	}
@@ -192,7 +208,7 @@ func (l *loop) shown(m message) {
 // wakes returns how long nothing is to be done if nothing happens.
 func (l *loop) wakes(now time.Duration) time.Duration {
 	at := now + ageEvery
-	for _, t := range []time.Duration{l.owner.Wakes(), l.commits.after, l.queue.after, l.polls.wakes(), l.hosting.wakes(now), l.revocations.wakes(now)} {
+	for _, t := range []time.Duration{l.owner.Wakes(), l.commits.after, l.queue.after, l.hosting.writer.after, l.reads.after, l.polls.wakes(), l.hosting.wakes(now), l.revocations.wakes(now)} {
 		if t > now {
 			at = min(at, t)
 		}

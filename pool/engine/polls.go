@@ -2,11 +2,13 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/dispatch"
 )
 
@@ -59,10 +61,16 @@ func (p *polls) act(ctx context.Context, now time.Duration, wall time.Time) {
 		p.owner.RoleChanged()
 	}
 	p.hosting.dispatch(p.ready)
-	if t := p.ready.Txn; t != nil && !p.deciding {
+	if t := p.ready.Txn; t != nil && p.full(now) {
+		p.succession.Answer(now, nil, store.ErrNoSpace)
+		p.decide(now, wall)
+	} else if t != nil && !p.deciding {
 		p.deciding = true
 		p.e.txn(ctx, t, func(resp *pb.TxnResponse, err error) {
 			p.deciding = false
+			if errors.Is(err, store.ErrNoSpace) {
+				p.owner.Space().Refused(p.e.now())
+			}
 			p.succession.Answer(p.e.now(), resp, err)
 		})
 	}
@@ -73,6 +81,12 @@ func (p *polls) act(ctx context.Context, now time.Duration, wall time.Time) {
 	case waiting && p.at == 0:
 		p.at = now + firstPoll
 	}
+}
+
+// full reports whether etcd is full, and it is not time yet to find out whether it still is.
+func (p *polls) full(now time.Duration) bool {
+	s := p.owner.Space()
+	return s.Full() && now < s.Wakes()
 }
 
 // decide has the succession decide.

@@ -217,12 +217,12 @@ func (e *Engine) Claim(ctx context.Context, req *pool.Request) (*pool.Claim, err
 	if !e.inbox.put(func() { e.requests.ask(c, reply, e.now()) }) {
 		return nil, errStopped
 	}
-	var timeout <-chan time.Time
-	if req.Wait > 0 {
-		t := time.NewTimer(req.Wait)
-		defer t.Stop()
-		timeout = t.C
+	limit := req.Wait
+	if limit <= 0 {
+		limit = patience
 	}
+	timeout := time.NewTimer(limit)
+	defer timeout.Stop()
 	var err error
 	select {
 	case o := <-reply:
@@ -230,8 +230,12 @@ func (e *Engine) Claim(ctx context.Context, req *pool.Request) (*pool.Claim, err
 			return nil, e.explained(ctx, &own, o.err)
 		}
 		return o.claim, nil
-	case <-timeout:
-		err = e.timedOut(ctx, c, req.Wait)
+	case <-timeout.C:
+		if req.Wait > 0 {
+			err = e.timedOut(ctx, c, req.Wait)
+		} else {
+			err = e.impatience()
+		}
 	case <-ctx.Done():
 		err = problem.New(problem.ClaimCanceled, "the claim was canceled while it waited: %w", context.Cause(ctx))
 	case <-e.stopped:

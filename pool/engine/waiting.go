@@ -143,6 +143,9 @@ var errSilent = problem.New(problem.EtcdUnavailable, "the pools were not read fr
 
 // timedOut returns the error for a claim that was not granted in time: what it waits for.
 func (e *Engine) timedOut(ctx context.Context, c *owner.Claim, waited time.Duration) error {
+	if err := e.Trouble(); err != nil {
+		return err
+	}
 	type waits struct {
 		owner.Waiter
 		is bool

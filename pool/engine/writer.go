@@ -1,17 +1,13 @@
 package engine
 
 import (
+	"errors"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/owner"
-)
-
-const (
-	// firstPause and mostPause are how long a half waits after a transaction that etcd did not carry out: doubled each time.
-	firstPause = 20 * time.Millisecond
-	mostPause  = 5 * time.Second
 )
 
 // writing says what a writer has to do next.
@@ -29,11 +25,15 @@ type writer struct {
 	state writing
 	first bool // nothing was sent yet: there is nothing to resolve
 	busy  bool
-	pause time.Duration
-	after time.Duration // it sends nothing before
+	space *owner.Space
+	pace
+	// failed is why etcd takes nothing of this half, nil if it does, or if that is not known.
+	failed error
 }
 
-func newWriter(h owner.Half) *writer { return &writer{half: h, first: true} }
+func newWriter(h owner.Half, space *owner.Space) *writer {
+	return &writer{half: h, space: space, first: true}
+}
 
 // fenced reports whether writes of earlier processes can no longer happen.
 func (w *writer) fenced() bool { return w.state == sending }
@@ -58,12 +58,12 @@ func (w *writer) next(now time.Duration, at time.Time) *pb.TxnRequest {
 
 // answer takes the answer to what was sent.
 func (w *writer) answer(resp *pb.TxnResponse, err error, now time.Duration) {
-	w.busy = false
-	if err != nil {
-		w.pause = min(max(2*w.pause, firstPause), mostPause)
-		w.after = now + w.pause
-	} else {
-		w.pause, w.after = 0, 0
+	w.busy, w.failed = false, nil
+	if w.pace.answered(err, now); errors.Is(err, store.ErrNoSpace) {
+		w.space.Refused(now)
+	}
+	if w.state != sending || aboutAll(err) {
+		w.failed = err
 	}
 	switch {
 	case w.state == sending:
@@ -80,4 +80,9 @@ func (w *writer) answer(resp *pb.TxnResponse, err error, now time.Duration) {
 			w.first, w.state = false, sending
 		}
 	}
+}
+
+// aboutAll reports whether an error is about no part of a transaction: etcd carries nothing out.
+func aboutAll(err error) bool {
+	return errors.Is(err, store.ErrTokenExpired) || errors.Is(err, store.ErrNoLogin) || store.OutcomeUnknown(err)
 }

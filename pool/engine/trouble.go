@@ -1,0 +1,71 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/owner"
+)
+
+// patience is for how long a claim that does not wait is tried while etcd does not answer.
+const patience = 5 * time.Second
+
+// errAway tells that etcd does not answer.
+var errAway = problem.New(problem.EtcdUnavailable, "etcd does not answer; nothing was claimed")
+
+// answers is what the last answer of etcd to the loop was.
+type answers struct {
+	none bool // there was none
+}
+
+// note records the answer to a transaction.
+func (a *answers) note(err error) {
+	a.none = store.OutcomeUnknown(err) && !errors.Is(err, store.ErrNoSpace)
+}
+
+// trouble returns why nothing can be claimed now, whatever is free; nil if there is no such reason.
+func (l *loop) trouble() error {
+	if l.owner.Space().Full() {
+		return owner.ErrFull
+	}
+	for _, w := range []*writer{l.commits, l.queue} {
+		if w.failed != nil {
+			return store.Problem("etcd does not take this instance's writes", w.failed)
+		}
+	}
+	if !l.prepared || l.answers.none && l.e.contact.age() >= store.StaleAfter {
+		return errAway
+	}
+	if err := l.e.cfg.Leases.Trouble(); err != nil {
+		return store.Problem("no lease could be made", err)
+	}
+	return nil
+}
+
+// Trouble returns why nothing can be claimed now, whatever is free; nil if there is no such reason, or none is known within a
+// second.
+func (e *Engine) Trouble() error {
+	reply := make(chan error, 1)
+	if !e.inbox.put(func() { reply <- e.trouble() }) {
+		return nil
+	}
+	timeout := time.NewTimer(time.Second)
+	defer timeout.Stop()
+	select {
+	case err := <-reply:
+		return err
+	case <-timeout.C:
+	case <-e.stopped:
+	}
+	return nil
+}
+
+// impatience returns the error for a claim that does not wait, and was neither granted nor refused for a while.
+func (e *Engine) impatience() error {
+	if err := e.Trouble(); err != nil {
+		return err
+	}
+	return errSilent
+}
