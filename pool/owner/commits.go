@@ -143,8 +143,8 @@ func (o *commits) takeSuspects() []store.LeaseID {
 	return all
 }
 
-// serve has demands committed whose turn it is.
-func (o *commits) serve(t *turn) { o.turns = append(o.turns, t) }
+// serve has demands committed whose turn it is, instead of those of an earlier survey that are left: in a full etcd none are.
+func (o *commits) serve(t *turn) { o.turns = []*turn{t} }
 
 // takeTurns returns the turns of demands, and forgets them.
 func (o *commits) takeTurns() []*turn {
