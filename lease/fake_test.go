@@ -208,6 +208,8 @@ func (f *fakeEtcd) TimeToLive(ctx context.Context, id store.LeaseID) (time.Durat
 	return 0, fmt.Errorf("read lease: %w", store.ErrLeaseNotFound)
 }
 
+func (f *fakeEtcd) LeaseKeys(context.Context, store.LeaseID) ([]string, error) { return nil, nil }
+
 func (f *fakeEtcd) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if err := f.begin(ctx, "txn", 0); err != nil {
 		return nil, err

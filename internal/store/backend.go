@@ -33,6 +33,9 @@ type Backend interface {
 	Revoke(ctx context.Context, id LeaseID) error
 	// TimeToLive returns the remaining time of a lease, or [ErrLeaseNotFound].
 	TimeToLive(ctx context.Context, id LeaseID) (time.Duration, error)
+	// LeaseKeys returns the keys that are attached to a lease, or [ErrLeaseNotFound]. A key that was put or deleted just now
+	// may be missing, or be there still.
+	LeaseKeys(ctx context.Context, id LeaseID) ([]string, error)
 	// History counts how often etcd was found restored from a snapshot: at an earlier
 	// revision than before, or as another cluster. What was read or watched at a lower
 	// count is of a history that is no more.

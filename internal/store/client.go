@@ -375,6 +375,24 @@ func (c *Client) TimeToLive(ctx context.Context, id LeaseID) (time.Duration, err
 	return time.Duration(resp.TTL) * time.Second, nil
 }
 
+// LeaseKeys returns the keys that are attached to a lease.
+func (c *Client) LeaseKeys(ctx context.Context, id LeaseID) ([]string, error) {
+	resp, err := do(ctx, c, c.cluster.at.Load(), &c.writes, "time_to_live", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseTimeToLiveResponse, error) {
+		return pb.NewLeaseClient(at.ActiveConnection()).LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: int64(id), Keys: true})
+	})
+	switch {
+	case err != nil:
+		return nil, c.explain(ctx, err, nil)
+	case resp.TTL < 0:
+		return nil, fmt.Errorf("%s: %w", operations["time_to_live"], ErrLeaseNotFound)
+	}
+	keys := make([]string, len(resp.Keys))
+	for i, k := range resp.Keys {
+		keys[i] = string(k)
+	}
+	return keys, nil
+}
+
 // pick returns the connection that a kind of work uses now, and its number.
 func (c *Client) pick(role *atomic.Uint32) (*endpoint, uint32) {
 	at := role.Load()

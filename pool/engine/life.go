@@ -81,6 +81,7 @@ func (l *life) endOne(e *entry, why error) {
 
 // granted ends a claim that was granted just now if its lease was lost meanwhile, or all claims have ended.
 func (l *life) granted(e *entry) {
+	l.audit.follows(e.granted.Lease)
 	switch lost, ok := l.lost[e.granted.Lease]; {
 	case l.cause != nil:
 		l.endOne(e, l.cause)

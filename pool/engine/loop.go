@@ -31,6 +31,8 @@ type loop struct {
 	polls    *polls
 	hosting  *hosting
 	life     *life
+	adoption *adoption
+	audit    *audit
 	offers   *tail // of this instance, while claims wait
 	reading  bool  // what claims need to know
 	reads    pace
@@ -52,6 +54,7 @@ func newLoop(e *Engine) *loop {
 	l.waitings, l.revocations = newWaitings(e, l.broker), newRevocations(l)
 	l.requests = newRequests(o, l.broker, l.waitings, l.revocations)
 	l.polls, l.hosting, l.life = newPolls(l), newHosting(l), newLife(l)
+	l.adoption, l.audit = newAdoption(l), newAudit(l)
 	l.requests.begun, l.requests.lost = l.life.granted, l.life.gone
 	return l
 }
@@ -103,7 +106,7 @@ func (l *loop) act(ctx context.Context) time.Duration {
 		l.agedAt = now
 	}
 	l.follow(ctx)
-	if l.commits.fenced() && l.queue.fenced() && !l.prepared {
+	if !l.prepared && l.commits.fenced() && l.queue.fenced() && l.adoption.done(ctx, now) {
 		l.prepared = true
 		close(l.e.ready)
 	}
@@ -117,6 +120,7 @@ func (l *loop) act(ctx context.Context) time.Duration {
 	l.suspect()
 	l.requests.answer(l.owner.Results())
 	l.life.act(now)
+	l.audit.act(ctx, now)
 	return l.wakes(now)
 }
 
@@ -208,7 +212,10 @@ func (l *loop) shown(m message) {
 // wakes returns how long nothing is to be done if nothing happens.
 func (l *loop) wakes(now time.Duration) time.Duration {
 	at := now + ageEvery
-	for _, t := range []time.Duration{l.owner.Wakes(), l.commits.after, l.queue.after, l.hosting.writer.after, l.reads.after, l.polls.wakes(), l.hosting.wakes(now), l.revocations.wakes(now)} {
+	for _, t := range []time.Duration{
+		l.owner.Wakes(), l.commits.after, l.queue.after, l.hosting.writer.after, l.reads.after, l.polls.wakes(), l.hosting.wakes(now),
+		l.revocations.wakes(now), l.adoption.wakes(), l.audit.wakes(),
+	} {
 		if t > now {
 			at = min(at, t)
 		}

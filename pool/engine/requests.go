@@ -133,6 +133,9 @@ func (r *requests) stop() {
 func (r *requests) answer(results []owner.Result) (answered int) {
 	for _, res := range results {
 		e := r.of[res.Claim]
+		if e == nil {
+			continue // slots that belonged to no claim
+		}
 		switch res.Outcome {
 		case owner.Waits:
 			e.waits(time.Now())
@@ -155,19 +158,45 @@ func (r *requests) answer(results []owner.Result) (answered int) {
 	return answered
 }
 
-// grant answers that a claim was granted.
-func (r *requests) grant(e *entry) {
+// begin begins the validity of a claim.
+func (r *requests) begin(e *entry) {
 	c, req := e.claim, e.request
 	e.granted = &pool.Claim{ID: req.ID, Slots: maps.Clone(req.Slots), Fence: c.Fence(), Lease: c.Lease(), Holder: req.Holder, Priority: req.Priority, Keys: c.Keys()}
 	e.granted.Begin()
+}
+
+// grant answers that a claim was granted.
+func (r *requests) grant(e *entry) {
+	r.begin(e)
 	r.waitings.flush(e)
-	r.broker.publish(pool.ClaimGranted, req, "")
+	r.broker.publish(pool.ClaimGranted, e.request, "")
 	r.begun(e)
 	for _, reply := range e.asking {
 		reply <- outcome{claim: e.granted}
 	}
 	e.asking = nil
 	r.revocations.obey(e)
+}
+
+// adopt adds a claim of an earlier process of the instance.
+func (r *requests) adopt(a owner.Adopted) *pool.Claim {
+	e := &entry{request: a.Request(), claim: a.Claim}
+	r.byID[e.request.ID], r.of[a.Claim] = e, e
+	r.begin(e)
+	e.granted.ClaimedAt = a.Since
+	r.begun(e)
+	r.revocations.obey(e)
+	return e.granted
+}
+
+// withSlots returns the claims that were granted.
+func (r *requests) withSlots() (all []*owner.Claim) {
+	for c, e := range r.of {
+		if e.granted != nil {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 // end answers that a claim was not granted.

@@ -97,10 +97,24 @@ func (r *rig) start(host string) *instance {
 		i.by.Close()
 	})
 	r.Cleanup(i.end)
+	left, err := lease.Resume(r.Context(), i.by, at, r.keys.Keys, host, "i", "t")
+	r.must(nil, err)
+	for _, l := range left {
+		i.Adopt(l.ID)
+	}
 	engine.Go(func() { _ = i.Run(of) })
+	r.must(nil, i.Ready(r.Context()))
+	claims, err := i.Adopted(r.Context())
+	r.must(nil, err)
+	on := map[store.LeaseID]int{}
+	for _, c := range claims {
+		on[c.Lease] += c.Keys
+	}
+	for _, l := range left {
+		i.keeper.Adopt(l, on[l.ID])
+	}
 	parts.Go(func() { _ = i.keeper.Run(ctx) })
 	parts.Go(func() { _ = i.waiters.Run(ctx) })
-	r.must(nil, i.Ready(r.Context()))
 	return i
 }
 

@@ -24,8 +24,11 @@ type writer struct {
 	half  owner.Half
 	state writing
 	first bool // nothing was sent yet: there is nothing to resolve
-	busy  bool
-	space *owner.Space
+	// earlier: there was a guard of an earlier process, whose writes can't happen after the revision fencedAt.
+	earlier  bool
+	fencedAt int64
+	busy     bool
+	space    *owner.Space
 	pace
 	// failed is why etcd takes nothing of this half, nil if it does, or if that is not known.
 	failed error
@@ -77,8 +80,10 @@ func (w *writer) answer(resp *pb.TxnResponse, err error, now time.Duration) {
 	case w.half.Fenced(resp):
 		w.state = resolving
 		if w.first {
-			w.first, w.state = false, sending
+			w.first, w.state, w.fencedAt = false, sending, resp.Header.Revision
 		}
+	case w.first:
+		w.earlier = true
 	}
 }
 

@@ -58,6 +58,7 @@ type Claim struct {
 	fence int64
 	extra []*pb.ResponseOp
 
+	found    bool      // its keys were found in etcd, and only these are reserved on its lease
 	transfer *transfer // what is taken over; nil if it takes slots, or has them
 	combined *combined // with what it is released; nil if it is released by itself
 	passing  passing   // those that wait
@@ -87,6 +88,14 @@ func (c *Claim) find(t *transfer) {
 	r.Slots, r.Priority = t.record.Pools, t.record.Priority
 	n := NewClaim(&r)
 	c.request, c.pools, c.blocks, c.kind, c.spelled, c.transfer = n.request, n.pools, n.blocks, n.kind, n.spelled, t
+}
+
+// foundClaim returns a claim whose keys were found on a lease, put in a revision.
+func foundClaim(r *pool.Request, lease store.LeaseID, keys map[string]slots.Held, revision int64) *Claim {
+	c := NewClaim(r)
+	c.lease, c.found = lease, true
+	c.hold(keys, revision, nil)
+	return c
 }
 
 // Request returns the request of the claim.
@@ -158,7 +167,11 @@ func (c *Claim) reserve(l Leases, d time.Duration) bool {
 // unreserve ends the reservation of its keys.
 func (c *Claim) unreserve(l Leases) {
 	if c.lease != 0 {
-		l.Release(c.lease, mostKeys(c.request, c.blocks))
+		if c.found {
+			l.Release(c.lease, c.Keys())
+		} else {
+			l.Release(c.lease, mostKeys(c.request, c.blocks))
+		}
 		c.lease = 0
 	}
 }

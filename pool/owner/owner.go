@@ -42,6 +42,7 @@ type Owner struct {
 	surveys   *surveys
 	outcomes  *outcomes
 	space     *Space
+	orphans   orphans
 	reads     []reading // under way
 	polled    []string  // pools whose demands the last poll reads
 }

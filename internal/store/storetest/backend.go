@@ -277,3 +277,10 @@ func (b *Backend) TimeToLive(ctx context.Context, id store.LeaseID) (time.Durati
 		return e.TimeToLive(c.Lease)
 	})
 }
+
+// LeaseKeys returns the keys that are attached to a lease.
+func (b *Backend) LeaseKeys(ctx context.Context, id store.LeaseID) ([]string, error) {
+	return call(ctx, b, Call{Op: OpTimeToLive, Lease: id}, func(e *Etcd, c Call) ([]string, error) {
+		return e.LeaseKeys(c.Lease)
+	})
+}

@@ -131,6 +131,19 @@ func (e *Etcd) TimeToLive(id store.LeaseID) (time.Duration, error) {
 	return (l.end - e.now).Truncate(time.Second), nil
 }
 
+// LeaseKeys returns the keys that are attached to a lease.
+func (e *Etcd) LeaseKeys(id store.LeaseID) (keys []string, err error) {
+	if e.live(id) == nil {
+		return nil, errLease
+	}
+	for kv := range e.All("") {
+		if store.LeaseID(kv.Lease) == id {
+			keys = append(keys, string(kv.Key))
+		}
+	}
+	return keys, nil
+}
+
 // live returns a lease whose time has not ended, or nil.
 func (e *Etcd) live(id store.LeaseID) *lease {
 	if l := e.leases[id]; l != nil && l.end > e.now {

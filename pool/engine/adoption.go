@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// adoptAgain is the pause after what an earlier process has left could not be read.
+const adoptAgain = time.Second
+
+// adopting says how far an instance is with what an earlier process of it has left.
+type adopting int
+
+const (
+	toAdopt  adopting = iota // earlier writes must be fenced first
+	adoptNow                 // it is being read
+	adopted                  // it is held on, or ended
+)
+
+// adoption takes over what an earlier process of the instance has left.
+type adoption struct {
+	*loop
+	ids    []store.LeaseID
+	state  adopting
+	after  time.Duration // it is not tried before
+	claims []*pool.Claim
+}
+
+func newAdoption(l *loop) *adoption { return &adoption{loop: l} }
+
+// done reports whether it has ended. Writes of earlier processes are fenced.
+func (a *adoption) done(ctx context.Context, now time.Duration) bool {
+	if a.state == toAdopt && now >= a.after {
+		a.begin(ctx)
+	}
+	return a.state == adopted
+}
+
+// begin reads what the earlier process has left, if there was one.
+func (a *adoption) begin(ctx context.Context) {
+	if len(a.ids) == 0 && !a.queue.earlier {
+		a.state = adopted
+		return
+	}
+	a.state = adoptNow
+	b, keys, before := a.e.cfg.Backend, wire.Keys{Keys: a.e.cfg.Keys}, a.queue.fencedAt
+	a.e.tasks.Go(func() {
+		err := endEarlier(ctx, b, keys, a.e.cfg.Host, a.e.cfg.Instance, before)
+		kvs, readErr := readClaims(ctx, b, keys, a.ids)
+		a.e.inbox.put(func() {
+			if err != nil || readErr != nil {
+				a.e.cfg.Logger.Warn("what an earlier process of this instance has left can't be read", "error", readErr, "queue", err)
+				a.state, a.after = toAdopt, a.e.now()+adoptAgain
+				return
+			}
+			a.state = adopted
+			for _, id := range a.ids {
+				a.audit.follows(id)
+			}
+			for _, c := range a.owner.Adopt(kvs, a.e.now()) {
+				a.claims = append(a.claims, a.requests.adopt(c))
+			}
+		})
+	})
+}
+
+// wakes returns when it is to be tried again; 0 for never.
+func (a *adoption) wakes() time.Duration {
+	if a.state == toAdopt {
+		return a.after
+	}
+	return 0
+}
+
+// Adopt names leases of an earlier process, whose claims are taken over. It is called before Run.
+func (e *Engine) Adopt(ids ...store.LeaseID) { e.adoption.ids = append(e.adoption.ids, ids...) }
+
+// Adopted returns the claims that were taken over.
+func (e *Engine) Adopted(ctx context.Context) ([]*pool.Claim, error) {
+	return ask(ctx, e, func() []*pool.Claim { return e.adoption.claims })
+}

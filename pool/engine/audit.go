@@ -1,0 +1,150 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/owner"
+)
+
+const (
+	// auditEvery is how often the keys on the leases of claims are compared with the claims.
+	auditEvery = 10 * time.Second
+	// auditAgain and mostAudit are the pause after an audit without answers: doubled each time.
+	auditAgain = time.Second
+	mostAudit  = 30 * time.Second
+)
+
+// audit compares the claims of the instance with the keys on its leases: a claim whose keys are gone ends, and slots that
+// belong to no claim are freed.
+type audit struct {
+	*loop
+	ids  map[store.LeaseID]bool // leases that have claims, or had
+	busy bool
+	at   time.Duration // of the next one
+	wait time.Duration // after the last one without answers
+	held []*owner.Claim
+	// asked wait for an audit that begins from now on, those in begun for the end of the present one, and those in freeing until
+	// what it has found is free.
+	asked, begun, freeing []chan<- struct{}
+}
+
+func newAudit(l *loop) *audit { return &audit{loop: l, ids: map[store.LeaseID]bool{}, at: auditEvery} }
+
+// follows has the keys on a lease compared from now on.
+func (a *audit) follows(id store.LeaseID) { a.ids[id] = true }
+
+// want has an audit made now; done is closed when what it has found is free.
+func (a *audit) want(done chan<- struct{}) {
+	a.asked, a.at = append(a.asked, done), a.e.now()
+}
+
+// act begins an audit if it is time.
+func (a *audit) act(ctx context.Context, now time.Duration) {
+	if len(a.freeing) > 0 && a.owner.Orphans() == 0 {
+		for _, done := range a.freeing {
+			close(done)
+		}
+		a.freeing = nil
+	}
+	if a.busy || now < a.at || !a.prepared {
+		return
+	}
+	a.busy = true
+	a.begun, a.asked = append(a.begun, a.asked...), nil
+	a.held = a.requests.withSlots()
+	ids := slices.Collect(maps.Keys(a.ids))
+	history := a.e.cfg.Backend.History()
+	ctx = store.WithCluster(ctx, a.cluster)
+	a.e.tasks.Go(func() {
+		keys, gone, err := attached(ctx, a.e.cfg.Backend, ids)
+		a.e.inbox.put(func() { a.listed(ctx, history, keys, gone, err) })
+	})
+}
+
+// listed reads the keys of which it is not known what they are.
+func (a *audit) listed(ctx context.Context, history uint64, keys []string, gone []store.LeaseID, err error) {
+	if err == nil && history != a.e.cfg.Backend.History() {
+		err = store.ErrUnavailable
+	}
+	if err != nil {
+		a.end(err)
+		return
+	}
+	for _, id := range gone {
+		delete(a.ids, id)
+	}
+	unmatched := a.owner.Unmatched(keys, a.all(), a.held)
+	if len(unmatched) == 0 {
+		a.end(nil)
+		return
+	}
+	a.e.tasks.Go(func() {
+		read, err := readKeys(ctx, a.e.cfg.Backend, unmatched)
+		a.e.inbox.put(func() { a.judge(history, read, err) })
+	})
+}
+
+// judge takes what was read, if etcd has the same history still.
+func (a *audit) judge(history uint64, read map[string]*mvccpb.KeyValue, err error) {
+	switch {
+	case err != nil:
+	case history != a.e.cfg.Backend.History():
+		err = store.ErrUnavailable
+	default:
+		a.owner.Audit(read, a.all(), a.held, func(id store.LeaseID) bool { return a.ids[id] }, a.e.now())
+	}
+	a.end(err)
+}
+
+// end ends an audit.
+func (a *audit) end(err error) {
+	now := a.e.now()
+	a.busy, a.held = false, nil
+	if err != nil {
+		a.wait = min(max(2*a.wait, auditAgain), mostAudit)
+		a.at = now + a.wait
+		return
+	}
+	a.at, a.wait = now+auditEvery, 0
+	a.freeing, a.begun = append(a.freeing, a.begun...), nil
+	if len(a.asked) > 0 {
+		a.at = now
+	}
+}
+
+// all returns all claims of the instance.
+func (a *audit) all() []*owner.Claim { return slices.Collect(maps.Keys(a.requests.of)) }
+
+// wakes returns when the next one is due.
+func (a *audit) wakes() time.Duration {
+	if a.busy {
+		return 0
+	}
+	return a.at
+}
+
+// Reconcile frees slots on this instance's leases that belong to none of its claims, as the engine does by itself, and returns
+// when that is done.
+func (e *Engine) Reconcile(ctx context.Context) error {
+	if err := e.Ready(ctx); err != nil {
+		return unavailable(ctx, err)
+	}
+	done := make(chan struct{})
+	if !e.inbox.put(func() { e.audit.want(done) }) {
+		return errStopped
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return unavailable(ctx, context.Cause(ctx))
+	case <-e.stopped:
+		return errStopped
+	}
+}
