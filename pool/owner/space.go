@@ -95,10 +95,12 @@ func (s *Space) committed(b *batch, g *store.Guard, revision int64) {
 func (o *commits) repeatDeletions(b *batch) {
 	var later []*item
 	for _, it := range o.takeAgain() {
-		switch combined := it.kind == frees && it.claim.combined != nil; {
-		case combined, it.kind == moves, it.from != nil:
+		switch {
+		case it.kind == takes && it.from == nil:
+			later = append(later, it)
+		case it.kind == takes, it.kind == moves, it.kind == marks, it.claim != nil && it.claim.combined != nil:
 			o.putOff(it)
-		case it.kind == takes || !b.add(it):
+		case !b.add(it):
 			later = append(later, it)
 		}
 	}
