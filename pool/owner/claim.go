@@ -176,8 +176,8 @@ func (c *Claim) unreserve(l Leases) {
 	}
 }
 
-// take marks it as being taken.
-func (c *Claim) take() { c.state = taking }
+// become changes its state: its slots are being taken, are to be released, or are being released.
+func (c *Claim) become(s State) { c.state = s }
 
 // wait makes it one of the wait queue.
 func (c *Claim) wait(d *demand) { c.state, c.demand = waiting, d }
@@ -204,17 +204,11 @@ func (c *Claim) hold(keys map[string]slots.Held, revision int64, extra []*pb.Res
 	c.main, c.transfer = wire.Refs(keys)[0], nil
 }
 
-// release marks it as one whose slots are to be released.
-func (c *Claim) release() { c.state = releasing }
-
 // combine marks it as one whose slots are to be released together with other writes.
 func (c *Claim) combine(w *combined) { c.combined = w }
 
 // stay marks it as held: its combined release has not happened.
 func (c *Claim) stay() { c.state, c.combined, c.alone = held, nil, false }
-
-// free marks it as being released.
-func (c *Claim) free() { c.state = freeing }
 
 // end marks its end.
 func (c *Claim) end() { c.state, c.keys, c.demand = ended, nil, nil }

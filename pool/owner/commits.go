@@ -26,6 +26,7 @@ type commits struct {
 	leases   Leases
 
 	want     []*Claim // to be taken directly, in the order of their arrival
+	judged   routing
 	releases []*Claim
 	drops    []*offered // offers keys to be deleted
 	again    []*item    // of a transaction that failed, to be sent with a child for each
@@ -42,7 +43,7 @@ type commits struct {
 // Next returns the next transaction, false if there is none, or one is under way.
 func (o *commits) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
 	if o.flight != nil {
-		(&plan{commits: o, now: now, at: at}).route()
+		(&plan{commits: o, now: now, at: at, reuse: newReuse()}).route()
 		return nil, false
 	}
 	o.wakes = 0
@@ -53,7 +54,8 @@ func (o *commits) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
 	}
 	b := newBatch(kind, kind == onlyDeletes || len(o.again) > 0 || o.split > 0, o.isolated)
 	o.unshelve(now)
-	p := &plan{commits: o, b: b, now: now, at: at}
+	o.judged = routing{}
+	p := &plan{commits: o, b: b, now: now, at: at, reuse: newReuse()}
 	if kind == onlyDeletes {
 		o.repeatDeletions(b)
 		p.deletions()
@@ -121,6 +123,23 @@ func (o *commits) takeAgain() []*item {
 	o.again = nil
 	return all
 }
+
+// routing is up to which claim those that are to be taken were judged, by which readings.
+type routing struct {
+	claims int
+	news   uint64
+}
+
+// routed returns how many of the first claims need not be judged again: nothing was read since.
+func (o *commits) routed() int {
+	if o.judged.news != o.memory.news {
+		return 0
+	}
+	return o.judged.claims
+}
+
+// noteRouted records that all were judged.
+func (o *commits) noteRouted() { o.judged = routing{len(o.want), o.memory.news} }
 
 // takeReleases returns the claims that are to be released, and forgets them.
 func (o *commits) takeReleases() []*Claim {
@@ -255,7 +274,7 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 
 // release has a claim released.
 func (o *commits) release(c *Claim) {
-	c.release()
+	c.become(releasing)
 	o.releases = append(o.releases, c)
 }
 

@@ -30,6 +30,7 @@ type memory struct {
 	hash  uint32
 	pools map[string]*known
 	begun uint64 // reads
+	news  uint64 // readings that were recorded
 	wants []*known
 }
 
@@ -224,6 +225,7 @@ func (m *memory) answer(r reading, responses []*pb.ResponseOp, revision int64) (
 	if revision < k.at { // what is known is later
 		return used
 	}
+	m.news++
 	k.at = revision
 	k.pending = revisionOf(responses[1])
 	kvs := at(0).Kvs

@@ -16,8 +16,7 @@ type plan struct {
 	now time.Duration
 	at  time.Time
 
-	free map[string][]*Claim // claims that are released and can be taken over, by kind
-	over map[*Claim]bool     // those that are
+	reuse *reuse
 }
 
 // all adds all that can be done.
@@ -119,7 +118,7 @@ func (p *plan) takeOffered(c *Claim, of *offered, offer wire.Offer) (it *item, l
 		p.undo(it)
 		return nil, false
 	}
-	c.take()
+	c.become(taking)
 	return it, false
 }
 
@@ -132,10 +131,9 @@ func (p *plan) undo(it *item) {
 
 // claims takes slots for the claims that need not wait.
 func (p *plan) claims() {
-	p.over, p.free = map[*Claim]bool{}, map[string][]*Claim{}
 	for _, c := range p.releases {
 		if c.kind != "" && !c.alone && !p.b.names(c.keys) {
-			p.free[c.kind] = append(p.free[c.kind], c)
+			p.reuse.add(c)
 		}
 	}
 	for _, c := range p.takeWant() {
@@ -147,8 +145,9 @@ func (p *plan) claims() {
 
 // route has those claims wait, or refuses them, that need not wait for the answer to a transaction to know that.
 func (p *plan) route() {
-	for _, c := range p.takeWant() {
-		if c.transfer != nil {
+	known := p.routed()
+	for i, c := range p.takeWant() {
+		if c.transfer != nil || i < known {
 			p.commits.claim(c)
 			continue
 		}
@@ -161,6 +160,7 @@ func (p *plan) route() {
 			p.commits.claim(c)
 		}
 	}
+	p.noteRouted()
 }
 
 // claim takes slots for a claim, has it wait, or refuses it. It is false if it is to be tried again.
@@ -207,21 +207,21 @@ func (p *plan) claim(c *Claim) bool {
 	if it.from != nil {
 		p.takenOver(it.from)
 	}
-	c.take()
+	c.become(taking)
 	return true
 }
 
 // inPlace returns the part of a transaction in which a claim takes over the keys of one that is released; nil if there is
 // none, or no transaction can have both.
 func (p *plan) inPlace(c *Claim) *item {
-	all := p.free[c.kind]
-	if len(all) == 0 || c.passing.turn != nil {
+	from := p.reuse.first(c.kind)
+	if from == nil || c.passing.turn != nil {
 		return nil
 	}
-	if c.alone || p.b.names(all[0].keys) || !p.memory.below(all[0]) {
+	if c.alone || p.b.names(from.keys) || !p.memory.below(from) {
 		return nil
 	}
-	it := &item{kind: takes, claim: c, from: all[0]}
+	it := &item{kind: takes, claim: c, from: from}
 	if p.memory.takeOver(it, p.at); it.clashes() {
 		return nil
 	}
@@ -230,9 +230,8 @@ func (p *plan) inPlace(c *Claim) *item {
 
 // takenOver marks a claim as one whose keys are taken over.
 func (p *plan) takenOver(from *Claim) {
-	from.free()
-	p.over[from] = true
-	p.free[from.kind] = p.free[from.kind][1:]
+	from.become(freeing)
+	p.reuse.take(from)
 }
 
 // readEvery is how often a pool that is full is read for claims that come meanwhile.
@@ -240,7 +239,13 @@ const readEvery = 5 * time.Millisecond
 
 // takeNew has a claim take free slots. Full is a pool that has none. It is false if something has to be read first.
 func (p *plan) takeNew(it *item) (full string, ok bool) {
-	k := p.memory.takeNew(it, p.at)
+	kind := it.claim.kind
+	k := p.reuse.full[kind]
+	if k == nil {
+		if k = p.memory.takeNew(it, p.at); k != nil {
+			p.reuse.short(kind, k)
+		}
+	}
 	switch {
 	case k == nil:
 		return "", true
@@ -279,7 +284,7 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 // release releases claims. Slots of pools with an advance offer go to the next of this instance's claims that wait.
 func (p *plan) release() {
 	for _, c := range p.takeReleases() {
-		if p.over[c] {
+		if p.reuse.over[c] {
 			continue
 		}
 		if p.b.full || p.b.names(c.keys) || !p.handOn(c) && !p.freeOne(c) {
@@ -297,7 +302,7 @@ func (p *plan) freeOne(c *Claim) bool {
 	if !p.b.add(items...) {
 		return false
 	}
-	c.free()
+	c.become(freeing)
 	return true
 }
 
@@ -334,8 +339,8 @@ func (p *plan) handOn(from *Claim) bool {
 	if p.memory.takeOver(it, p.at); it.clashes() || !p.b.add(p.withDemand(it, from)...) {
 		return false
 	}
-	from.free()
-	d.claim.take()
+	from.become(freeing)
+	d.claim.become(taking)
 	return true
 }
 

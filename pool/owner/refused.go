@@ -82,7 +82,7 @@ func (o *commits) refusedAlone(it *item, err error) {
 			o.stay(it.claim, err)
 			return
 		}
-		it.claim.release() // but not yet
+		it.claim.become(releasing) // but not yet
 		o.shelf.put(it)
 		return
 	case drops:

@@ -168,6 +168,6 @@ func (p *plan) transfer(c *Claim) bool {
 		p.memory.giveUp(it)
 		return false
 	}
-	c.take()
+	c.become(taking)
 	return true
 }

@@ -124,7 +124,7 @@ func (p *plan) serveOne(it *item, t *turn) bool {
 			p.memory.underPending(it)
 			p.memory.readOnFailure(it)
 			if it.width() <= slots.MaxCompares && p.b.add(p.withNotice(it)...) {
-				c.take()
+				c.become(taking)
 				return true
 			}
 			p.memory.giveUp(it)
