@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,14 +24,14 @@ type bench struct {
 	engines  []*Engine
 	backends []*storetest.Backend
 	keys     wire.Keys
-	sent     []int // transactions and reads of each
+	sent     []atomic.Int64 // transactions and reads of each
 }
 
 // onStandIn runs a test with so many engines in a bubble.
 func onStandIn(t *testing.T, n, limit int, test func(*bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{T: t, keys: wire.Keys{Keys: store.NewKeys("/b/")}, sent: make([]int, n)}
+		b := &bench{T: t, keys: wire.Keys{Keys: store.NewKeys("/b/")}, sent: make([]atomic.Int64, n)}
 		etcd := storetest.NewBackend(storetest.New(storetest.Options{ClusterID: 1}))
 		defer etcd.Close()
 		s := pool.DefaultSpec()
@@ -69,7 +70,7 @@ func onStandIn(t *testing.T, n, limit int, test func(*bench)) {
 // fault has faults happen to what an engine sends, and counts that.
 func (b *bench) fault(i int, f func(storetest.Call) storetest.Fault) {
 	b.backends[i].Inject(func(c storetest.Call) storetest.Fault {
-		b.sent[i]++
+		b.sent[i].Add(1)
 		if f == nil {
 			return storetest.Fault{}
 		}
@@ -155,10 +156,10 @@ func TestAFullEtcdIsSurvived(t *testing.T) {
 				b.release(0, a)
 				b.release(1, other)
 				time.Sleep(time.Minute)
-				b.sent[0] = 0
+				b.sent[0].Store(0)
 				time.Sleep(time.Minute)
-				if b.sent[0] > 150 {
-					t.Errorf("%d requests in a minute", b.sent[0])
+				if n := b.sent[0].Load(); n > 150 {
+					t.Errorf("%d requests in a minute", n)
 				}
 				b.space(storetest.SpaceFree)
 				synctest.Wait()
@@ -240,10 +241,11 @@ func TestADeadEtcdIsNotHammered(t *testing.T) {
 				go b.engines[0].Claim(ctx, request("d"))
 				time.Sleep(10 * time.Second)
 				for i := range b.sent {
-					b.sent[i] = 0
+					b.sent[i].Store(0)
 				}
 				time.Sleep(time.Minute)
-				for i, n := range b.sent {
+				for i := range b.sent {
+					n := b.sent[i].Load()
 					if t.Logf("host %d: %d requests in a minute", i, n); n > 150 {
 						t.Errorf("host %d: %d requests in a minute", i, n)
 					}
