@@ -118,6 +118,8 @@ type Holder struct {
 type Request struct {
 	// ID of the claim: asking twice with one id makes one claim.
 	ID string
+	// Chosen is set if a user has chosen the id: no two instances hold claims of it then.
+	Chosen bool
 	// Slots wanted of each pool, all or none. At least one pool, at most
 	// [MaxPools]; each from 1 slot on.
 	Slots map[string]int

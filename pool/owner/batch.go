@@ -192,7 +192,7 @@ func (b *batch) request(g *store.Guard) *pb.TxnRequest {
 type part struct {
 	done  bool
 	unmet *Claim // whose conditions do not hold, nil if that is not the reason
-	// responses are those to what the item does, or to what it reads if it fails.
+	// responses are those to what the item does, or to what is read if it fails, or if a condition does not hold.
 	responses []*pb.ResponseOp
 }
 

@@ -81,10 +81,11 @@ func (w *world) checkDemands(ev *mvccpb.Event) {
 	w.check(err == nil, "%v", err)
 	for _, d := range list.List {
 		stamp := d.Stamped(ev.Kv.CreateRevision)
-		if was, ok := w.stamps[d.Claim]; ok && d.Steps == 0 {
+		name := d.Claim + "@" + d.Holder.Host
+		if was, ok := w.stamps[name]; ok && d.Steps == 0 {
 			w.check(was == stamp, "claim %s has waited since %v, and now since %v", d.Claim, was, stamp)
 		}
-		w.stamps[d.Claim] = stamp
+		w.stamps[name] = stamp
 	}
 }
 
@@ -113,6 +114,7 @@ func (w *world) checkClaim(ref wire.Ref, ev *mvccpb.Event, events []*mvccpb.Even
 	if err != nil {
 		return
 	}
+	w.checkID(s.Claim, r.Holder.Host, kv)
 	refs, err := r.Refs(ref)
 	w.check(err == nil, "%v", err)
 	got := map[string]int{}
@@ -258,18 +260,19 @@ func (w *world) open() bool {
 func (w *world) checkWaiting() {
 	in := map[string]int{}
 	for _, x := range w.waiters() {
-		in[x.Claim]++
+		in[x.Claim+"@"+x.Holder.Host]++
 	}
 	for _, h := range w.hosts {
 		for c := range h.asked {
-			w.check(in[c.request.ID] == 1, "claim %s waits, and has %d demands in etcd", c.request.ID, in[c.request.ID])
-			delete(in, c.request.ID)
+			name := asked(c.request)
+			w.check(in[name] == 1, "claim %s waits, and has %d demands in etcd", name, in[name])
+			delete(in, name)
 		}
 	}
 	for _, h := range w.hosts {
 		for _, c := range h.held {
 			if w.forced[c.fence] { // it does not know yet that its slots, which say that it does not wait, are gone
-				delete(in, c.request.ID)
+				delete(in, asked(c.request))
 			}
 		}
 	}
@@ -309,6 +312,7 @@ func (w *world) checkRest() {
 			delete(known, is)
 		}
 	}
+	w.checkIDs()
 	for is := range known {
 		w.check(w.forced[is.rev], "%s of revision %d is gone", is.key, is.rev)
 	}

@@ -108,14 +108,22 @@ func (c *Claim) Fence() store.Fence { return store.FenceAt(c.fence) }
 func (c *Claim) Lease() store.LeaseID { return c.lease }
 
 // Keys returns how many keys it has on its lease.
-func (c *Claim) Keys() int { return len(wire.Refs(c.keys)) + len(c.request.Extra.Leased) }
+func (c *Claim) Keys() int { return len(wire.Refs(c.keys)) + otherKeys(c.request) }
 
 // Extra returns the responses to [store.Extra.Then] of a claim that was granted; nil if they were lost.
 func (c *Claim) Extra() []*pb.ResponseOp { return c.extra }
 
+// otherKeys returns how many keys go with the slots of a claim on its lease.
+func otherKeys(r *pool.Request) int {
+	if r.Chosen {
+		return len(r.Extra.Leased) + 1
+	}
+	return len(r.Extra.Leased)
+}
+
 // mostKeys returns how many keys a claim may need at most.
 func mostKeys(r *pool.Request, blocks map[string]bool) (n int) {
-	n = len(r.Extra.Leased)
+	n = otherKeys(r)
 	for name, keys := range r.Slots {
 		if blocks[name] {
 			keys = slots.MaxAreas

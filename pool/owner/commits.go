@@ -5,6 +5,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/slots"
@@ -218,7 +219,7 @@ func (o *commits) answered(b *batch, resp *pb.TxnResponse, move bool) {
 		case p.done:
 			o.done(it, resp.Header.Revision, p.responses)
 		case p.unmet != nil:
-			o.unmet(it, p.unmet)
+			o.unmet(it, p)
 		default:
 			o.split = splitFor
 			o.lost(it, p.responses, resp.Header.Revision)
@@ -294,6 +295,9 @@ func (o *commits) forget(c *Claim, mine bool) {
 			k.Vanished(h)
 		}
 	}
+	if !mine {
+		o.dropID(c.request, c.fence)
+	}
 	o.finish(c)
 }
 
@@ -319,7 +323,7 @@ func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
 		return // it is gone, or has changed
 	}
 	if it.claim.transfer != nil {
-		o.unmet(it, it.claim)
+		o.unmet(it, part{unmet: it.claim})
 		return
 	}
 	at := 0
@@ -397,6 +401,11 @@ func (o *commits) Unresolved() *pb.TxnRequest {
 	for _, it := range o.flight.items {
 		t.Success = append(t.Success, store.Get(o.mainOf(it)))
 	}
+	for _, it := range o.flight.items {
+		if it.choosesID() {
+			t.Success = append(t.Success, store.Get(o.memory.keys.ID(it.claim.request.ID)))
+		}
+	}
 	return t
 }
 
@@ -420,14 +429,24 @@ func (o *commits) Resolved(resp *pb.TxnResponse) {
 	b := o.flight
 	o.flight = nil
 	o.memory.forget()
+	ids := resp.Responses[len(b.items):]
 	for i, it := range b.items {
 		kvs := resp.Responses[i].GetResponseRange().Kvs
+		var id []*mvccpb.KeyValue
+		if it.choosesID() {
+			id, ids = ids[0].GetResponseRange().Kvs, ids[1:]
+		}
 		switch it.kind {
 		case moves:
 			o.queue.resolve(it, kvs)
 			continue
-		case drops, marks:
+		case marks:
 			continue // what is there still is read by the next poll
+		case drops:
+			if len(kvs) > 0 && kvs[0].CreateRevision == it.offer.created {
+				o.drop(it.offer)
+			}
+			continue
 		}
 		var revision int64
 		mine := false // its key is there, on its lease
@@ -442,11 +461,12 @@ func (o *commits) Resolved(resp *pb.TxnResponse) {
 		case it.kind == frees && it.claim.combined != nil:
 			o.released(it.claim, 0, errOutcomeUnknown)
 		case it.kind == frees:
+			o.dropID(it.claim.request, it.claim.fence)
 			o.released(it.claim, 0, nil)
 		case mine:
 			o.done(it, revision, nil)
 		default:
-			o.unresolvedTake(it, revision, resp.Header.Revision)
+			o.unresolvedTake(it, id, revision, resp.Header.Revision)
 		}
 	}
 }
@@ -456,7 +476,7 @@ func (o *commits) Resolved(resp *pb.TxnResponse) {
 //
 // If the keys that it has tried to take over are not of the revision that they had either, it may have taken them over, with
 // all that was written with that. The same is true of a claim that another instance may have taken over since.
-func (o *commits) unresolvedTake(it *item, is, revision int64) {
+func (o *commits) unresolvedTake(it *item, id []*mvccpb.KeyValue, is, revision int64) {
 	c, d := it.claim, it.claim.demand
 	if from := it.from; from != nil && from.combined != nil && is != from.fence {
 		it.withoutFrom()
@@ -466,6 +486,10 @@ func (o *commits) unresolvedTake(it *item, is, revision int64) {
 	case t != nil && is == t.revision:
 		o.memory.giveUp(it)
 		o.retry(it)
+		return
+	case o.tookID(it, id): // its slots have come and gone
+		o.dropID(c.request, id[0].CreateRevision)
+		o.end(it, errOutcomeUnknown)
 		return
 	case t != nil, c.request.Bridge:
 		o.end(it, errOutcomeUnknown)

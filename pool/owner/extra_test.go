@@ -169,10 +169,16 @@ func (w *world) checkRefusal(c *Claim, err error) {
 	case problem.EtcdDenied:
 		w.check(writes("/b/denied/"), "claim %s: %v", c.request.ID, err)
 	case problem.EtcdUnavailable:
+		if c.request.Chosen {
+			w.check(store.OutcomeUnknown(err), "claim %s: %v", c.request.ID, err)
+			return
+		}
 		unknown := w.transfers.of(c) && store.OutcomeUnknown(err)
 		w.check(unknown || errors.Is(err, store.ErrLeaseNotFound) && writes("/b/foreign/"), "claim %s: %v", c.request.ID, err)
 	case problem.EtcdFull:
 		w.check(w.space.was && c.request.Wait == 0, "claim %s: %v", c.request.ID, err)
+	case problem.IDInUse:
+		w.check(c.request.Chosen && strings.Contains(err.Error(), " by host-"), "claim %s: %v", c.request.ID, err)
 	case problem.NoCapacity, problem.PoolNotFound, problem.ExceedsLimit:
 		w.check(w.transfers.by[c] == nil, "claim %s, which is held, can't be taken over: %v", c.request.ID, err)
 	default:
@@ -305,6 +311,6 @@ func (x *written) add(o *written) {
 // enough reports whether each thing has happened that callers write with slots.
 func (x *written) enough() bool {
 	few := func(n int) bool { return n < 8 }
-	return x.keys > 1000 && len(x.refused) >= 4 && len(x.outcome) == 7 &&
+	return x.keys > 1000 && len(x.refused) >= 5 && len(x.outcome) == 7 &&
 		!slices.ContainsFunc(slices.AppendSeq(slices.Collect(maps.Values(x.refused)), maps.Values(x.outcome)), few)
 }

@@ -42,6 +42,7 @@ type item struct {
 	when   []condition // of callers, the outermost one first
 	then   []*pb.RequestOp
 	extra  int       // where what the caller writes begins in then
+	ids    []string  // keys of ids that it puts or deletes
 	reads  []reading // what is read if it fails, with their operations
 	orElse []*pb.RequestOp
 }
@@ -76,18 +77,31 @@ func share(c *pb.Compare) shared {
 type condition struct {
 	of    *Claim
 	holds []*pb.Compare
+	// orElse is what is read if they do not hold: for the id of the claim.
+	orElse []*pb.RequestOp
 }
 
 // on adds conditions of the caller of a claim. They go around the compares of the item, so that the answer shows which of
 // them have failed.
 func (it *item) on(of *Claim, holds []*pb.Compare) {
 	if len(holds) > 0 {
-		it.when = append(it.when, condition{of, holds})
+		it.when = append(it.when, condition{of: of, holds: holds})
 	}
 }
 
-// carry adds what the caller of a claim writes with it, some of it on the lease of the claim, and its conditions.
-func (it *item) carry(at time.Time) {
+// absent adds the condition that a key of an id does not exist, which is read if it does.
+func (it *item) absent(key string) {
+	it.when = append(it.when, condition{of: it.claim, holds: []*pb.Compare{store.CreateEquals(key, 0)}, orElse: []*pb.RequestOp{store.Get(key)}})
+}
+
+// id adds the put of the key of an id, or its deletion.
+func (it *item) id(key string, op *pb.RequestOp) {
+	it.then, it.ids = append(it.then, op), append(it.ids, key)
+}
+
+// carry adds the id of a claim, what its caller writes with it, some of that on the lease of the claim, and its conditions.
+func (m *memory) carry(it *item, at time.Time) {
+	m.takeID(it)
 	x := &it.claim.request.Extra
 	if x.Stamp != nil {
 		x.Stamp(at)
@@ -110,11 +124,15 @@ func (it *item) responses(all []*pb.ResponseOp) []*pb.ResponseOp {
 	return all[it.extra : it.extra+n]
 }
 
-// callersKeys returns the keys that callers put or delete with it.
+// callersKeys returns the keys that callers put or delete with it, and those of ids.
 func (it *item) callersKeys() (keys []string) {
+	if it.kind == drops {
+		return []string{it.offer.key}
+	}
 	if it.kind != takes && it.kind != frees {
 		return nil
 	}
+	keys = slices.Clone(it.ids)
 	for _, op := range it.then[it.extra:] {
 		switch r := op.Request.(type) {
 		case *pb.RequestOp_RequestPut:
@@ -145,7 +163,7 @@ func (it *item) child() *pb.TxnRequest {
 		t.Compare = append(t.Compare, s.Compare)
 	}
 	for _, w := range slices.Backward(it.when) {
-		t = &pb.TxnRequest{Compare: slices.Clone(w.holds), Success: []*pb.RequestOp{store.Nest(t)}}
+		t = &pb.TxnRequest{Compare: slices.Clone(w.holds), Success: []*pb.RequestOp{store.Nest(t)}, Failure: w.orElse}
 	}
 	return t
 }
@@ -154,7 +172,7 @@ func (it *item) child() *pb.TxnRequest {
 func (it *item) part(t *pb.TxnResponse) part {
 	for _, w := range it.when {
 		if !t.Succeeded {
-			return part{unmet: w.of}
+			return part{unmet: w.of, responses: t.Responses}
 		}
 		t = t.Responses[0].GetResponseTxn()
 	}
@@ -208,7 +226,8 @@ func (m *memory) takeOver(it *item, at time.Time) {
 	if w := it.from.combined; w != nil {
 		it.on(it.from, w.extra.If)
 	}
-	it.carry(at)
+	m.freeID(it, it.from.request)
+	m.carry(it, at)
 	if w := it.from.combined; w != nil {
 		it.then = append(it.then, w.extra.Then...)
 	}
@@ -228,7 +247,7 @@ func (m *memory) transfer(it *item, at time.Time) {
 		it.own = append(it.own, store.ModEquals(key, t.revision))
 		it.then = append(it.then, store.Put(key, p.Value, it.claim.lease))
 	}
-	it.carry(at)
+	m.carry(it, at)
 }
 
 // withoutFrom has it take over nothing.
@@ -255,7 +274,7 @@ func (m *memory) takeNew(it *item, at time.Time) (full *known) {
 		m.hold(it, k, h)
 	}
 	m.put(it, at)
-	it.carry(at)
+	m.carry(it, at)
 	return nil
 }
 
@@ -380,6 +399,7 @@ func (m *memory) free(c *Claim) *item {
 	for _, r := range wire.Refs(c.keys) {
 		it.then = append(it.then, store.Delete(r.Key(m.keys)))
 	}
+	m.freeID(it, c.request)
 	it.extra = len(it.then)
 	if w := c.combined; w != nil {
 		it.then = append(it.then, w.extra.Then...)

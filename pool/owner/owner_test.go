@@ -55,7 +55,13 @@ func TestEveryCompareIsNeeded(t *testing.T) {
 		"an advance offer":          func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "advance~") },
 		"a condition of the caller": func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/flag/") },
 		"a condition of a release":  func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/until/") },
-		"the demands key":           func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/demands/") },
+		"an absent id": func(c *pb.Compare) bool {
+			return strings.Contains(string(c.Key), "/ids/") && c.GetCreateRevision() == 0
+		},
+		"whose an id is": func(c *pb.Compare) bool {
+			return strings.Contains(string(c.Key), "/ids/") && c.GetCreateRevision() > 0
+		},
+		"the demands key": func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/demands/") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

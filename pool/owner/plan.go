@@ -113,7 +113,7 @@ func (p *plan) takeOffered(c *Claim, of *offered, offer wire.Offer) (it *item, l
 		return nil, true
 	}
 	p.memory.put(it, p.at)
-	it.carry(p.at)
+	p.memory.carry(it, p.at)
 	if it.width() > slots.MaxCompares {
 		p.undo(it)
 		return nil, false

@@ -122,8 +122,8 @@ func (o *commits) unshelve(now time.Duration) {
 }
 
 // unmet records that an item was not committed because a condition of the caller of a claim does not hold.
-func (o *commits) unmet(it *item, of *Claim) {
-	switch {
+func (o *commits) unmet(it *item, p part) {
+	switch of := p.unmet; {
 	case it.kind == frees:
 		o.stay(of, store.ErrChanged)
 		return
@@ -132,7 +132,11 @@ func (o *commits) unmet(it *item, of *Claim) {
 		o.retry(it)
 		return
 	}
-	o.end(it, precondition(it.claim.request.ID))
+	err := precondition(it.claim.request.ID)
+	if len(p.responses) > 0 {
+		err = inUse(it.claim.request.ID, p.responses[0].GetResponseRange().GetKvs())
+	}
+	o.end(it, err)
 }
 
 // end refuses the claim of an item that takes slots, and will not be sent again.

@@ -39,7 +39,9 @@ func (w *world) waiters() (all []waiter) {
 		for kv := range w.all(w.keys.Slots(p)) {
 			_, s, err := w.keys.DecodeSlot(string(kv.Key), kv.Value, kv.CreateRevision)
 			if err == nil && s.Demand.Created > 0 {
-				over[s.Claim] = true
+				r, err := s.Decode(string(kv.Key))
+				w.check(err == nil, "%v", err)
+				over[asked(&pool.Request{ID: s.Claim, Holder: r.Holder})] = true
 			}
 		}
 	}
@@ -56,7 +58,7 @@ func (w *world) waiters() (all []waiter) {
 			k, list, err := w.keys.DecodeDemands(string(kv.Key), kv.Value)
 			w.check(err == nil, "%v", err)
 			for _, d := range list.List {
-				counts := !over[d.Claim] && d.Steps == 0 // there is no worker with places
+				counts := !over[asked(&pool.Request{ID: d.Claim, Holder: d.Holder})] && d.Steps == 0 // there is no worker with places
 				for name := range d.Pools {
 					other := k
 					other.Pool = name

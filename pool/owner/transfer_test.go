@@ -39,7 +39,7 @@ func (w *world) takeOver(h *host) {
 				continue
 			}
 			id := old.request.ID
-			if slices.ContainsFunc(slices.Concat(h.held, h.sorted()), func(c *Claim) bool { return c.request.ID == id }) {
+			if w.chosen[id] || slices.ContainsFunc(slices.Concat(h.held, h.sorted()), func(c *Claim) bool { return c.request.ID == id }) {
 				continue
 			}
 			x, ok := w.transfers.extra[id]

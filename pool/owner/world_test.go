@@ -32,6 +32,7 @@ type world struct {
 	forced    map[int64]bool   // revisions of claims that were freed by force
 	freed     map[string]int64 // when keys were
 	stamps    map[string]wire.Stamp
+	chosen    map[string]bool // ids that users have chosen, and with a host those that were asked for there
 	clock     time.Duration
 	outside   bool // etcd carries out what no instance has sent
 	written   *written
@@ -111,7 +112,7 @@ var poolNames = []string{"db", "gpu"}
 func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(seed, 1)), etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")},
-		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, written: newWritten(), transfers: newTakeOvers(),
+		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, chosen: map[string]bool{}, written: newWritten(), transfers: newTakeOvers(),
 		tookOffer: map[string]int64{}, seldom: 8,
 	}
 	w.d, w.transfers.w = newStandIn(w), w
@@ -262,12 +263,16 @@ func (w *world) claim(h *host, needs map[string]int) *Claim {
 		r.Priority = w.IntN(5) / 4
 		r.Bridge = w.IntN(4) == 0
 	}
-	if needs == nil {
-		w.writeWith(r, fmt.Sprint("c", w.stats.claims+1))
-	}
 	w.stats.claims++
 	w.clock += 2 * time.Millisecond
 	r.ID = fmt.Sprint("c", w.stats.claims)
+	switch {
+	case needs != nil:
+	case w.IntN(4) == 0:
+		w.choose(h, r)
+	default:
+		w.writeWith(r, r.ID)
+	}
 	c := NewClaim(r)
 	h.asked[c] = true
 	h.Claim(c, w.now())
@@ -282,7 +287,7 @@ func (w *world) release(h *host) {
 	c := h.held[i]
 	h.held = slices.Delete(h.held, i, i+1)
 	h.asked[c] = true
-	if w.IntN(3) > 0 || w.transfers.of(c) || !w.releaseWith(h, c) {
+	if w.IntN(3) > 0 || c.request.Chosen || w.transfers.of(c) || !w.releaseWith(h, c) {
 		h.Release(c)
 	}
 }
@@ -342,7 +347,7 @@ func (w *world) unknownStamps() {
 				continue
 			}
 			if _, ok := c.demand.stamped(); !ok {
-				delete(w.stamps, c.request.ID)
+				delete(w.stamps, asked(c.request))
 			}
 		}
 	}
@@ -522,6 +527,7 @@ func (w *world) force() {
 		return
 	}
 	w.forced[rev] = true
+	t.Success = append(t.Success, w.idsOf(rev)...)
 	w.must(t)
 	for _, kv := range all[rev] {
 		w.freed[string(kv.Key)] = w.etcd.Revision()
