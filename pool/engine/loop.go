@@ -103,6 +103,7 @@ func (l *loop) act(ctx context.Context) time.Duration {
 	l.work()
 	if now >= l.agedAt+ageEvery {
 		l.owner.Age(now)
+		l.requests.places.age(now)
 		l.agedAt = now
 	}
 	l.follow(ctx)
@@ -214,7 +215,7 @@ func (l *loop) wakes(now time.Duration) time.Duration {
 	at := now + ageEvery
 	for _, t := range []time.Duration{
 		l.owner.Wakes(), l.commits.after, l.queue.after, l.hosting.writer.after, l.reads.after, l.polls.wakes(), l.hosting.wakes(now),
-		l.revocations.wakes(now), l.adoption.wakes(), l.audit.wakes(),
+		l.revocations.wakes(now), l.adoption.wakes(), l.audit.wakes(), l.requests.successors.act(now),
 	} {
 		if t > now {
 			at = min(at, t)

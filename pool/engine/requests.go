@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"maps"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -16,14 +18,23 @@ type outcome struct {
 	err   error
 }
 
+// asking is one request for a claim.
+type asking struct {
+	reply chan<- outcome // buffered
+	waits bool
+}
+
+func (a asking) refuse(err error) { a.reply <- outcome{err: err} }
+
 // entry is one claim and those who have asked for it.
 type entry struct {
 	request  *pool.Request
 	claim    *owner.Claim
 	granted  *pool.Claim // nil before
-	asking   []chan<- outcome
+	asking   []asking
 	releases []chan<- error
 	renewed  bool // its lease was, and that was published
+	dropped  bool // nobody asks for it: it ends, or is released if it is granted just now
 	// refusal is the answer if it is not granted, because it is taken out of the wait queue; nil if it is not.
 	refusal error
 }
@@ -42,52 +53,110 @@ type requests struct {
 	broker      *broker
 	waitings    *waitings
 	revocations *revocations
+
+	successors successors
+	places     places
+	now        func() time.Duration
 }
 
 func newRequests(o *owner.Owner, b *broker, w *waitings, v *revocations) *requests {
-	return &requests{owner: o, byID: map[string]*entry{}, of: map[*owner.Claim]*entry{}, broker: b, waitings: w, revocations: v}
+	return &requests{
+		owner: o, successors: successors{}, places: places{}, now: v.e.now,
+		byID: map[string]*entry{}, of: map[*owner.Claim]*entry{}, broker: b, waitings: w, revocations: v,
+	}
 }
 
-// ask asks for a claim. The same request again asks for the same claim.
-func (r *requests) ask(c *owner.Claim, reply chan<- outcome, now time.Duration) {
+// ask asks for a claim. The same request again asks for the same claim. One whose id is of a claim that is ending is asked for
+// after that.
+func (r *requests) ask(c *owner.Claim, a asking, now time.Duration) {
 	req := c.Request()
 	e := r.byID[req.ID]
 	switch {
 	case r.stopping && (e == nil || e.granted == nil):
-		reply <- outcome{err: errStopped}
-		return
+		a.refuse(errStopped)
 	case e == nil:
-		e = &entry{request: req, claim: c}
+		c = r.places.back(c, now)
+		e = &entry{request: req, claim: c, asking: []asking{a}}
 		r.byID[req.ID], r.of[c] = e, e
 		r.owner.Claim(c, now)
+	case e.dropped && e.request.SameAs(req) && r.owner.Want(e.claim): // its client came back in time
+		e.dropped = false
+		e.asking = append(e.asking, a)
+	case e.dropped || len(e.releases) > 0:
+		r.successors.add(e, c, a, now)
 	case !e.request.SameAs(req):
-		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q is used by another claim of this host: use another id", req.ID)}
-		return
-	case e.granted != nil:
-		if err := e.granted.Err(); err != nil {
-			reply <- outcome{err: err}
-		} else {
-			reply <- outcome{claim: e.granted}
-		}
-		return
+		a.refuse(problem.New(problem.IDInUse, "claim id %q is used by another claim: use another id", req.ID))
+	case e.granted == nil:
+		r.join(e, a)
+	case e.granted.Err() != nil:
+		a.refuse(e.granted.Err())
+	default:
+		a.reply <- outcome{claim: e.granted}
 	}
-	e.asking = append(e.asking, reply)
 }
 
-// leave ends one request for a claim. The last one takes the claim out of the wait queue.
-func (r *requests) leave(id string, reply chan<- outcome) {
-	e := r.byID[id]
-	if e == nil {
+// join has one more request wait for a claim. One that does not wait is refused if the claim is in the wait queue.
+func (r *requests) join(e *entry, a asking) {
+	if _, queued := e.claim.Waits(); queued && !a.waits {
+		a.refuse(errWaits(e))
 		return
 	}
-	for i, asking := range e.asking {
-		if asking == reply {
-			e.asking = append(e.asking[:i:i], e.asking[i+1:]...)
-			if len(e.asking) == 0 {
-				r.owner.Withdraw(e.claim, false)
-			}
-			return
+	e.asking = append(e.asking, a)
+}
+
+func errWaits(e *entry) error {
+	return problem.New(problem.NoCapacity, "claim %q waits for its turn", e.request.ID)
+}
+
+// refuseHasty refuses those that do not wait, and reports whether others are left.
+func (e *entry) refuseHasty(err error) bool {
+	e.asking = slices.DeleteFunc(e.asking, func(a asking) bool {
+		if !a.waits {
+			a.refuse(err)
 		}
+		return !a.waits
+	})
+	return len(e.asking) > 0
+}
+
+// refused takes that a claim is refused. If it did not wait, and others have asked for it since that do, it is asked for again.
+func (r *requests) refused(e *entry, err error) {
+	hasty := e.request.Wait == 0 && problem.CodeOf(err) == problem.NoCapacity
+	if !hasty || !e.refuseHasty(err) {
+		r.end(e, err)
+		return
+	}
+	delete(r.of, e.claim)
+	again := *e.request
+	again.Wait = math.MaxInt64 // those who have asked for it stop the time
+	e.request, e.claim = &again, owner.NewClaim(&again)
+	r.of[e.claim] = e
+	r.owner.Claim(e.claim, r.now())
+}
+
+// leave ends one request for a claim. The last one takes the claim out of the wait queue; its place is kept for a while.
+func (r *requests) leave(id string, reply chan<- outcome, now time.Duration) {
+	e := r.byID[id]
+	if e == nil || r.successors.leave(e, reply) {
+		return
+	}
+	i := slices.IndexFunc(e.asking, func(a asking) bool { return a.reply == reply })
+	if i < 0 {
+		return
+	}
+	if e.asking = slices.Delete(e.asking, i, i+1); len(e.asking) > 0 {
+		return
+	}
+	e.dropped = true
+	r.places.keep(e, now)
+	r.owner.Withdraw(e.claim, false)
+}
+
+// withdraw takes a claim out of the wait queue, unless it is granted just now.
+func (r *requests) withdraw(id string, now time.Duration) {
+	if e := r.byID[id]; e != nil && e.granted == nil && !e.dropped {
+		r.places.keep(e, now)
+		r.takeOut(e, problem.New(problem.ClaimCanceled, "claim %q has left the wait queue", id))
 	}
 }
 
@@ -121,10 +190,10 @@ func (r *requests) stop() {
 		if e.granted != nil {
 			continue
 		}
-		for _, reply := range e.asking {
-			reply <- outcome{err: errStopped}
+		for _, a := range e.asking {
+			a.refuse(errStopped)
 		}
-		e.asking = nil
+		e.asking, e.dropped = nil, true
 		r.owner.Withdraw(c, false)
 	}
 }
@@ -138,13 +207,14 @@ func (r *requests) answer(results []owner.Result) (answered int) {
 		}
 		switch res.Outcome {
 		case owner.Waits:
+			e.refuseHasty(errWaits(e))
 			e.waits(time.Now())
 			r.waitings.add(e, res.Why)
 			continue
 		case owner.Granted:
 			r.grant(e)
 		case owner.Refused:
-			r.end(e, res.Err)
+			r.refused(e, res.Err)
 		case owner.Withdrawn:
 			r.end(e, problem.New(problem.ClaimCanceled, "the claim was canceled while it waited"))
 		case owner.Lost:
@@ -171,8 +241,8 @@ func (r *requests) grant(e *entry) {
 	r.waitings.flush(e)
 	r.broker.publish(pool.ClaimGranted, e.request, "")
 	r.begun(e)
-	for _, reply := range e.asking {
-		reply <- outcome{claim: e.granted}
+	for _, a := range e.asking {
+		a.reply <- outcome{claim: e.granted}
 	}
 	e.asking = nil
 	r.revocations.obey(e)
@@ -205,8 +275,8 @@ func (r *requests) end(e *entry, err error) {
 	if e.refusal != nil {
 		err = e.refusal
 	}
-	for _, reply := range e.asking {
-		reply <- outcome{err: err}
+	for _, a := range e.asking {
+		a.refuse(err)
 	}
 	r.forget(e)
 }
@@ -230,6 +300,9 @@ func (r *requests) forget(e *entry) {
 	if r.byID[e.request.ID] == e {
 		delete(r.byID, e.request.ID)
 	}
+	for _, s := range r.successors.take(e) {
+		r.ask(s.claim, s.asking, r.now())
+	}
 }
 
 // Claim claims slots, waiting for them as long as the request says. If ctx ends first, the claim leaves the wait queue, or
@@ -243,7 +316,7 @@ func (e *Engine) Claim(ctx context.Context, req *pool.Request) (*pool.Claim, err
 	own.Holder.Host, own.Holder.Instance = e.cfg.Host, e.cfg.Instance
 	c := owner.NewClaim(&own)
 	reply := make(chan outcome, 1)
-	if !e.inbox.put(func() { e.requests.ask(c, reply, e.now()) }) {
+	if !e.inbox.put(func() { e.requests.ask(c, asking{reply, req.Wait > 0}, e.now()) }) {
 		return nil, errStopped
 	}
 	limit := req.Wait
@@ -271,7 +344,7 @@ func (e *Engine) Claim(ctx context.Context, req *pool.Request) (*pool.Claim, err
 		return nil, errStopped
 	}
 	left := make(chan struct{})
-	if e.inbox.put(func() { e.requests.leave(own.ID, reply); close(left) }) {
+	if e.inbox.put(func() { e.requests.leave(own.ID, reply, e.now()); close(left) }) {
 		select {
 		case <-left:
 		case <-e.stopped:
@@ -283,6 +356,12 @@ func (e *Engine) Claim(ctx context.Context, req *pool.Request) (*pool.Claim, err
 	default:
 		return nil, err
 	}
+}
+
+// Withdraw takes a claim out of the wait queue. Its requests are answered that it was canceled, or that it was granted, if that
+// was under way: unlike the end of a context, this leaves no outcome unknown. Its place is kept for 10 s.
+func (e *Engine) Withdraw(_ context.Context, id string) {
+	e.inbox.put(func() { e.requests.withdraw(id, e.now()) })
 }
 
 // Release releases a claim and returns when its slots are free. A claim that has ended is no error.

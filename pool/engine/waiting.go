@@ -151,7 +151,9 @@ func (e *Engine) timedOut(ctx context.Context, c *owner.Claim, waited time.Durat
 		is bool
 	}
 	w, err := ask(ctx, e, func() (w waits) {
-		w.Waiter, w.is = c.Waits()
+		if en := e.requests.byID[c.Request().ID]; en != nil { // another request may have asked for it
+			w.Waiter, w.is = en.claim.Waits()
+		}
 		return w
 	})
 	if err == nil && w.is {

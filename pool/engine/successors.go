@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/owner"
+)
+
+const (
+	// successorPatience is how long a request that does not wait is kept for a claim of its id to end.
+	successorPatience = 5 * time.Second
+	// keepPlace is how long a claim that nobody asks for any longer keeps its place in the wait queue, and maxPlaces bounds
+	// how many do.
+	keepPlace = 10 * time.Second
+	maxPlaces = 10_000
+)
+
+// successor is a request with the id of a claim that is ending: it is asked for when that has ended.
+type successor struct {
+	claim *owner.Claim
+	asking
+	until time.Duration // 0 if it waits for longer
+}
+
+// successors are such requests, by the claims that are ending.
+type successors map[*entry][]successor
+
+// add has a request wait for the end of a claim.
+func (s successors) add(e *entry, c *owner.Claim, a asking, now time.Duration) {
+	x := successor{claim: c, asking: a}
+	if !a.waits {
+		x.until = now + successorPatience
+	}
+	s[e] = append(s[e], x)
+}
+
+// leave ends a request. It is false if that is not one of them.
+func (s successors) leave(e *entry, reply chan<- outcome) bool {
+	i := slices.IndexFunc(s[e], func(x successor) bool { return x.reply == reply })
+	if i >= 0 {
+		s[e] = slices.Delete(s[e], i, i+1)
+	}
+	return i >= 0
+}
+
+// take returns the requests that may be asked for now, as a claim has ended.
+func (s successors) take(e *entry) []successor {
+	all := s[e]
+	delete(s, e)
+	return all
+}
+
+// act refuses those that do not wait, if a claim takes long to end, and returns when that is due next; 0 is never.
+func (s successors) act(now time.Duration) (next time.Duration) {
+	for e, all := range s {
+		s[e] = slices.DeleteFunc(all, func(x successor) bool {
+			switch due := x.until > 0 && now >= x.until; {
+			case due:
+				x.reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q belongs to a claim that is still being released: try again later, or use another id", e.request.ID)}
+				return true
+			case x.until > 0 && (next == 0 || x.until < next):
+				next = x.until
+			}
+			return false
+		})
+	}
+	return next
+}
+
+// place is the place in the wait queue of a claim that nobody asks for any longer.
+type place struct {
+	request *pool.Request
+	owner.Place
+	until time.Duration
+}
+
+// places are kept for the same requests again, by the ids of the claims.
+type places map[string]place
+
+// keep keeps the place of a claim, if it has one.
+func (p places) keep(e *entry, now time.Duration) {
+	if at, ok := e.claim.Place(); ok {
+		if len(p) >= maxPlaces {
+			p.age(now)
+		}
+		if len(p) < maxPlaces {
+			p[e.request.ID] = place{e.request, at, now + keepPlace}
+		}
+	}
+}
+
+// back returns a claim in the place that was kept for it, or as it is.
+func (p places) back(c *owner.Claim, now time.Duration) *owner.Claim {
+	r := c.Request()
+	kept, ok := p[r.ID]
+	delete(p, r.ID)
+	if ok && now < kept.until && kept.request.SameAs(r) {
+		return owner.NewClaimIn(kept.Place, r)
+	}
+	return c
+}
+
+// age forgets places that were kept long enough.
+func (p places) age(now time.Duration) {
+	for id, kept := range p {
+		if now >= kept.until {
+			delete(p, id)
+		}
+	}
+}
