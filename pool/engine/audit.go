@@ -29,6 +29,8 @@ type audit struct {
 	at   time.Duration // of the next one
 	wait time.Duration // after the last one without answers
 	held []*owner.Claim
+	// whole is set after a restore of etcd, until all that is held was read: nothing is released before.
+	whole bool
 	// asked wait for an audit that begins from now on, those in begun for the end of the present one, and those in freeing until
 	// what it has found is free.
 	asked, begun, freeing []chan<- struct{}
@@ -43,6 +45,9 @@ func (a *audit) follows(id store.LeaseID) { a.ids[id] = true }
 func (a *audit) want(done chan<- struct{}) {
 	a.asked, a.at = append(a.asked, done), a.e.now()
 }
+
+// restored has an audit of all that is held made now.
+func (a *audit) restored() { a.whole, a.at, a.wait = true, a.e.now(), 0 }
 
 // act begins an audit if it is time.
 func (a *audit) act(ctx context.Context, now time.Duration) {
@@ -79,8 +84,9 @@ func (a *audit) listed(ctx context.Context, history uint64, keys []string, gone 
 	for _, id := range gone {
 		delete(a.ids, id)
 	}
-	unmatched := a.owner.Unmatched(keys, a.all(), a.held)
+	unmatched := a.owner.Unmatched(keys, a.all(), a.held, a.whole)
 	if len(unmatched) == 0 {
+		a.whole = false
 		a.end(nil)
 		return
 	}
@@ -97,6 +103,7 @@ func (a *audit) judge(history uint64, read map[string]*mvccpb.KeyValue, err erro
 	case history != a.e.cfg.Backend.History():
 		err = store.ErrUnavailable
 	default:
+		a.whole = false
 		a.owner.Audit(read, a.all(), a.held, func(id store.LeaseID) bool { return a.ids[id] }, a.e.now())
 	}
 	a.end(err)

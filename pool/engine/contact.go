@@ -24,9 +24,10 @@ type contact struct {
 	keys    store.Keys
 	flights singleflight.Group
 
-	mu   sync.Mutex // guards what follows
-	last time.Time  // of the request that was answered; when the engine was made before that
-	seen written
+	mu     sync.Mutex // guards what follows
+	last   time.Time  // of the request that was answered; when the engine was made before that
+	seen   written
+	silent bool // it had not answered for longer than what is remembered counts, before its last answer
 }
 
 func newContact(e *Engine) *contact {
@@ -37,6 +38,9 @@ func newContact(e *Engine) *contact {
 func (c *contact) answered(asked time.Time, header *pb.ResponseHeader) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if asked.Sub(c.last) > rememberFor {
+		c.silent = true
+	}
 	if asked.After(c.last) {
 		c.last = asked
 	}
@@ -81,4 +85,13 @@ func (e *Engine) Age(ctx context.Context) (time.Duration, error) {
 		e.contact.ask(ctx)
 	}
 	return e.contact.age(), nil
+}
+
+// gap reports whether etcd has not answered for some time, or had not before its last answer: once for each time.
+func (c *contact) gap(d time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.silent
+	c.silent = false
+	return was || time.Since(c.last) > d
 }

@@ -111,6 +111,7 @@ var errStopped = problem.New(problem.Stopping, "berth is shutting down on this h
 // txn sends a transaction, and has the loop take its answer.
 func (e *Engine) txn(ctx context.Context, t *pb.TxnRequest, answer func(*pb.TxnResponse, error)) {
 	ctx = store.WithCluster(ctx, e.cluster)
+	history := e.cfg.Backend.History()
 	e.tasks.Go(func() {
 		asked := time.Now()
 		try, cancel := context.WithTimeout(ctx, txnTimeout)
@@ -120,6 +121,9 @@ func (e *Engine) txn(ctx context.Context, t *pb.TxnRequest, answer func(*pb.TxnR
 			e.contact.answered(asked, resp.Header)
 		}
 		e.inbox.put(func() {
+			if err == nil && history != e.cfg.Backend.History() { // it may be of before a restore of etcd
+				resp, err = nil, store.ErrUnavailable
+			}
 			e.answers.note(err)
 			answer(resp, err)
 		})

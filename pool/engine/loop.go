@@ -33,6 +33,7 @@ type loop struct {
 	life     *life
 	adoption *adoption
 	audit    *audit
+	restore  *restore
 	offers   *tail // of this instance, while claims wait
 	reading  bool  // what claims need to know
 	reads    pace
@@ -55,6 +56,7 @@ func newLoop(e *Engine) *loop {
 	l.requests = newRequests(o, l.broker, l.waitings, l.revocations)
 	l.polls, l.hosting, l.life = newPolls(l), newHosting(l), newLife(l)
 	l.adoption, l.audit = newAdoption(l), newAudit(l)
+	l.restore = newRestore(l)
 	l.requests.begun, l.requests.lost = l.life.granted, l.life.gone
 	return l
 }
@@ -101,6 +103,7 @@ func (l *loop) collect() {
 func (l *loop) act(ctx context.Context) time.Duration {
 	now, wall := l.e.now(), time.Now()
 	l.work()
+	l.restore.look(ctx)
 	if now >= l.agedAt+ageEvery {
 		l.owner.Age(now)
 		l.requests.places.age(now)
@@ -115,7 +118,9 @@ func (l *loop) act(ctx context.Context) time.Duration {
 	l.waitings.act(ctx)
 	l.revocations.act(ctx, now)
 	l.hosting.act(ctx, now)
-	l.write(ctx, l.commits, now, wall)
+	if !l.audit.whole {
+		l.write(ctx, l.commits, now, wall)
+	}
 	l.write(ctx, l.queue, now, wall)
 	l.read(ctx)
 	l.suspect()

@@ -114,8 +114,9 @@ func (m *memory) adopt(held map[string]slots.Held, now time.Duration) {
 func (o *Owner) Orphans() int { return o.orphans.left() }
 
 // Unmatched returns the keys to be read for [Owner.Audit], given the keys that are attached to the leases of claims: those that
-// belong to none of the claims of this instance, which are all, and those of claims that were held before and are not attached.
-func (o *Owner) Unmatched(attached []string, all, held []*Claim) (keys []string) {
+// belong to none of the claims of this instance, which are all, and those of claims that were held before and are not attached;
+// or whole claims, attached or not.
+func (o *Owner) Unmatched(attached []string, all, held []*Claim, whole bool) (keys []string) {
 	owned, there := map[string]int{}, map[string]bool{}
 	for _, c := range all {
 		for _, r := range wire.Refs(c.keys) {
@@ -130,7 +131,7 @@ func (o *Owner) Unmatched(attached []string, all, held []*Claim) (keys []string)
 	}
 	for _, c := range held {
 		for _, r := range wire.Refs(c.keys) {
-			if key := r.Key(o.keys); !there[key] {
+			if key := r.Key(o.keys); whole || !there[key] {
 				keys = append(keys, key)
 			}
 		}
@@ -148,7 +149,7 @@ func (o *Owner) Audit(read map[string]*mvccpb.KeyValue, all, held []*Claim, mine
 			continue
 		}
 		for _, r := range wire.Refs(c.keys) {
-			if kv, ok := read[r.Key(o.keys)]; ok && (kv == nil || kv.ModRevision != c.fence) {
+			if kv, ok := read[r.Key(o.keys)]; ok && (kv == nil || kv.ModRevision != c.fence || store.LeaseID(kv.Lease) != c.lease) {
 				lost = append(lost, c)
 				break
 			}

@@ -147,6 +147,14 @@ func (m *memory) forget() {
 	}
 }
 
+// restored forgets all that was read: it may be later than anything that can be read now.
+func (m *memory) restored() {
+	m.forget()
+	for _, k := range m.pools {
+		k.at, k.err, k.pending = 0, nil, 0
+	}
+}
+
 // reading is the part of a transaction that reads a pool.
 type reading struct {
 	k         *known

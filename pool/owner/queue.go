@@ -209,6 +209,21 @@ func (q *queue) reservedOn(id store.LeaseID) (all []*Claim) {
 	return all
 }
 
+// restored has all demands put again.
+func (q *queue) restored() {
+	q.role = roleSeen{}
+	for _, k := range q.all() {
+		if k.state == moving {
+			continue
+		}
+		was := k.changed
+		if k.vanish(); !was {
+			q.changed = append(q.changed, k)
+		}
+	}
+	q.pend()
+}
+
 // maxPolled is the most pools whose demands one poll reads.
 const maxPolled = 50
 

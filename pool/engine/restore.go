@@ -1,0 +1,59 @@
+package engine
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// rememberFor is for how long what is remembered of pools counts without an answer of etcd.
+const rememberFor = 4 * time.Second
+
+// restore notices that etcd was restored, and how long it has not answered.
+type restore struct {
+	*loop
+	history uint64
+	cleared bool // the memory is empty, and etcd has not answered since
+}
+
+func newRestore(l *loop) *restore { return &restore{loop: l, history: l.e.cfg.Backend.History()} }
+
+// look forgets what does not count any longer.
+func (r *restore) look(ctx context.Context) {
+	if h := r.e.cfg.Backend.History(); h != r.history {
+		r.history = h
+		r.begin(ctx)
+	}
+	if gap := r.e.contact.gap(rememberFor); gap && !r.cleared {
+		r.owner.Forget()
+		r.cleared = true
+	} else if !gap {
+		r.cleared = false
+	}
+}
+
+// begin has all that is known be of the history that etcd has now. Claims are judged by what is there of them.
+func (r *restore) begin(ctx context.Context) {
+	r.e.cfg.Logger.Warn("etcd was restored: this instance compares what it holds with what etcd has")
+	r.owner.Restored()
+	r.polls.succession.Forget()
+	r.hosting.end()
+	r.audit.restored()
+	r.polls.soon()
+	b, keys := r.e.cfg.Backend, wire.Keys{Keys: r.e.cfg.Keys}
+	r.e.tasks.Go(func() { // what a snapshot has brought back of the wait queue
+		if err := endEarlier(ctx, b, keys, r.e.cfg.Host, r.e.cfg.Instance, math.MaxInt64); err != nil {
+			r.e.cfg.Logger.Warn("demands that a restore has brought back are left until their leases end", "error", err)
+		}
+	})
+}
+
+// busy reports whether not everything was read since etcd was restored.
+func (r *restore) busy() bool {
+	return r.history != r.e.cfg.Backend.History() || r.audit.whole || r.owner.Orphans() > 0 || !r.prepared
+}
+
+// Restoring reports whether etcd was restored, and the engine has not compared its claims with it since.
+func (e *Engine) Restoring(ctx context.Context) (bool, error) { return ask(ctx, e, e.restore.busy) }
