@@ -84,6 +84,7 @@ func demandsOf(change func(*Dispatcher, *demand)) func(*Dispatcher, *queueWorld)
 }
 
 func TestEveryRuleIsNeeded(t *testing.T) {
+	long(t)
 	for name, m := range map[string]mutant{
 		"a dispatcher that sleeps wakes": {deaf: true},
 		"the role is compared":           {txn: func(_ *queueWorld, t *pb.TxnRequest) { t.Compare = nil }},

@@ -717,6 +717,7 @@ func stallSchedule(seed uint64, m roleMutant) *roleWorld {
 type roleSchedule func(uint64, roleMutant) *roleWorld
 
 func TestTheRoleInRandomSchedules(t *testing.T) {
+	long(t)
 	for name, tc := range map[string]struct {
 		run       roleSchedule
 		schedules uint64
@@ -766,6 +767,7 @@ func deletions(key string) func(*pb.TxnRequest) {
 }
 
 func TestEveryRuleOfTheRoleIsNeeded(t *testing.T) {
+	long(t)
 	ready := func(f func(*Succession, time.Duration)) roleMutant { return roleMutant{ready: f} }
 	for name, tc := range map[string]struct {
 		run roleSchedule

@@ -1133,6 +1133,7 @@ func (w *queueWorld) checkRest() {
 }
 
 func TestDispatcherKeepsItsRules(t *testing.T) {
+	long(t)
 	t.Parallel()
 	seen := map[string]int{}
 	for seed := range uint64(schedules) {
@@ -1154,3 +1155,11 @@ func TestDispatcherKeepsItsRules(t *testing.T) {
 
 // schedules is how many the test of all rules runs.
 const schedules = 600
+
+// long skips a test of many schedules when the tests are shortened, as with the race detector: nothing here is concurrent.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes long, and has no second goroutine")
+	}
+}

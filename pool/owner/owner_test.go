@@ -16,6 +16,7 @@ import (
 )
 
 func TestDirectClaimsNeverExceedALimit(t *testing.T) {
+	long(t)
 	t.Parallel()
 	var all stats
 	with, moved := newWritten(), 0
@@ -37,6 +38,7 @@ func TestDirectClaimsNeverExceedALimit(t *testing.T) {
 }
 
 func TestEveryCompareIsNeeded(t *testing.T) {
+	long(t)
 	slot := func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/slots/") }
 	block := func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/slots/b/") }
 	for name, without := range map[string]func(*pb.Compare) bool{
@@ -138,4 +140,12 @@ func (s *stats) add(o stats) {
 	s.claims, s.granted, s.waited, s.offered = s.claims+o.claims, s.granted+o.granted, s.waited+o.waited, s.offered+o.offered
 	s.over, s.ahead = s.over+o.over, s.ahead+o.ahead
 	s.passing, s.served = s.passing+o.passing, s.served+o.served
+}
+
+// long skips a test of many schedules when the tests are shortened, as with the race detector: nothing here is concurrent.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes long, and has no second goroutine")
+	}
 }

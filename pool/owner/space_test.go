@@ -98,6 +98,7 @@ func newFullWorld(seed uint64, without func(*pb.Compare) bool, mutant func(error
 // In an etcd that fills up and has space again, nothing is granted twice, claims are released while it is full, and all goes
 // on afterwards.
 func TestAFullEtcd(t *testing.T) {
+	long(t)
 	t.Parallel()
 	var all stats
 	var space spaceOf
@@ -116,6 +117,7 @@ func TestAFullEtcd(t *testing.T) {
 
 // A full etcd may have carried out what it says that it has not.
 func TestNoSpaceIsAnUnknownOutcome(t *testing.T) {
+	long(t)
 	t.Parallel()
 	guard := func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/guards/") }
 	for name, tc := range map[string]struct {
@@ -140,6 +142,7 @@ func TestNoSpaceIsAnUnknownOutcome(t *testing.T) {
 
 // An instance that does not know that etcd is full has its releases wait, and one that tries nothing again never goes on.
 func TestAFullEtcdHasToBeKnown(t *testing.T) {
+	long(t)
 	t.Parallel()
 	released := map[bool]int{}
 	for _, deaf := range []bool{false, true} {

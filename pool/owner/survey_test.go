@@ -123,6 +123,7 @@ func (w *world) checkEmpty() {
 
 // Each rule of who may take slots although others wait is needed.
 func TestWhoPassesNobody(t *testing.T) {
+	long(t)
 	pending := func(key string) bool { return strings.Contains(key, "/pending/") }
 	for name, m := range map[string]mutant{
 		"the compare of a pool that is pending": {without: func(c *pb.Compare) bool { return pending(string(c.Key)) && c.Target == pb.Compare_MOD }},

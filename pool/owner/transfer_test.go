@@ -136,6 +136,7 @@ func (x *takeOvers) uncheck(t *pb.TxnRequest) {
 }
 
 func TestATakeOverComparesTheKeys(t *testing.T) {
+	long(t)
 	t.Parallel()
 	for seed := range uint64(600) {
 		w := newWorld(seed, nil)

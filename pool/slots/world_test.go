@@ -305,6 +305,7 @@ func (w *world) findsAll(i *instance) {
 const steps = 1000
 
 func TestNoNumberIsHeldTwiceAndNoLimitIsExceeded(t *testing.T) {
+	long(t)
 	t.Parallel()
 	took := 0
 	for seed := range uint64(2000) {
@@ -320,6 +321,7 @@ func TestNoNumberIsHeldTwiceAndNoLimitIsExceeded(t *testing.T) {
 }
 
 func TestEveryRuleIsNeeded(t *testing.T) {
+	long(t)
 	for name, without := range map[string]rules{
 		"the compare of the spec":             {noSpec: true},
 		"the compare of a slot key":           {noAbsent: true},
@@ -342,5 +344,13 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 			}
 			t.Error("nothing noticed that it is missing")
 		})
+	}
+}
+
+// long skips a test of many schedules when the tests are shortened, as with the race detector: nothing here is concurrent.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes long, and has no second goroutine")
 	}
 }
