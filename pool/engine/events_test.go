@@ -45,7 +45,8 @@ func release(t *testing.T, e *Engine, c *pool.Claim) {
 
 func TestEventsTellTheStoryOfAClaim(t *testing.T) {
 	t.Parallel()
-	engines, _, _ := hosts(t, 2, 1)
+	engines, b, keys := hosts(t, 2, 1)
+	spec(t, b, keys, "gpu", 1) // for which none has waited
 	held := claim(t, engines[1], request("held"))
 	all, runs := subscribed(t, engines[0].Subscribe), subscribed(t, engines[0].SubscribeRuns)
 	r := request("a")
@@ -81,7 +82,9 @@ func TestEventsTellTheStoryOfAClaim(t *testing.T) {
 	release(t, engines[0], c)
 	is(pool.ClaimReleased, "")
 
-	release(t, engines[0], claim(t, engines[0], request("of-none")))
+	r = request("of-none")
+	r.Slots = map[string]int{"gpu": 1}
+	release(t, engines[0], claim(t, engines[0], r))
 	if ev := next(t, all); ev.Type != pool.ClaimGranted || ev.Claim != "of-none" {
 		t.Errorf("a claim that did not wait: %+v", ev)
 	}

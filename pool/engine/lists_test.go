@@ -131,6 +131,13 @@ func TestWhyShowsTheQueueOfAllHosts(t *testing.T) {
 	claim(t, engines[0], request("held"))
 	waits(t, engines[0], request("first"))
 	waits(t, engines[1], request("second"))
+	for _, e := range engines { // each sees the other's when it is in etcd
+		for {
+			if _, waiting := listed(t, e); len(waiting) == 2 {
+				break
+			}
+		}
+	}
 	for i, e := range engines {
 		y, err := e.Why(pool.Fresh(t.Context()), "host-1/i/second")
 		if err != nil || y.Waiter == nil {
