@@ -101,7 +101,23 @@ func TestAClaimIsPublishedAsWaitingOnlyBeforeItsGrant(t *testing.T) {
 	const clients, turns = 6, 8
 	engines, _, _ := hosts(t, 2, 2)
 	events := subscribed(t, engines[0].Subscribe)
+	first := []*pool.Claim{claim(t, engines[1], request("x")), claim(t, engines[1], request("y"))}
 	var g errgroup.Group
+	g.Go(func() error {
+		for { // at least one waits
+			_, waiting, err := engines[0].Claims(t.Context())
+			if err != nil {
+				return err
+			}
+			if len(waiting) > 0 {
+				break
+			}
+		}
+		for _, c := range first {
+			release(t, engines[1], c)
+		}
+		return nil
+	})
 	for i, e := range engines {
 		for k := range clients {
 			g.Go(func() error {
