@@ -197,3 +197,26 @@ func TestARestoreChangesPools(t *testing.T) {
 		}
 	})
 }
+
+// A claim that is granted while the reason is being read for which it waits is published as waiting first, as its owner knows it.
+func TestAClaimIsPublishedAsWaitingWithoutARead(t *testing.T) {
+	withEngines(t, 2, 1, func(b *bubble) {
+		one, two := b.engines[0], b.engines[1]
+		held := claim(b.T, two, request("held"))
+		events := subscribed(b.T, one.Subscribe)
+		_, err := ask(b.Context(), one, func() bool {
+			one.waitings.busy = true // what is read is never delivered
+			return true
+		})
+		b.must(err)
+		a := b.ask(one, request("a"))
+		a.waits()
+		b.release(two, held)
+		a.got()
+		for _, want := range []pool.Event{{Type: pool.ClaimWaiting, Reason: "pool 'db' full"}, {Type: pool.ClaimGranted}} {
+			if ev := next(b.T, events); ev.Type != want.Type || ev.Claim != "a" || ev.Reason != want.Reason {
+				b.Errorf("%+v, want %+v", ev, want)
+			}
+		}
+	})
+}
