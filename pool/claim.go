@@ -526,7 +526,8 @@ func (p *Place) Return(to *Place) bool {
 // maxExtra bounds what a claim can carry along: see maxChildOps.
 const maxExtra = 16
 
-func validateExtra(x store.Extra) error {
+// ValidateExtra refuses more conditions and writes than a claim can carry.
+func ValidateExtra(x store.Extra) error {
 	if len(x.If) > maxExtra || len(x.Then)+len(x.Leased) > maxExtra {
 		return problem.New(problem.Internal, "a claim can carry %d conditions and %d writes more", maxExtra, maxExtra)
 	}

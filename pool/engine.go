@@ -349,7 +349,7 @@ func (e *Engine) Claim(ctx context.Context, req *Request) (*Claim, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	if err := validateExtra(req.Extra); err != nil {
+	if err := ValidateExtra(req.Extra); err != nil {
 		return nil, err
 	}
 	begun := time.Now()

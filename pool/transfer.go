@@ -28,6 +28,20 @@ type TakeOver struct {
 	Extra store.Extra
 }
 
+// Validate refuses what can't be asked for, whatever claims there are.
+func (h *TakeOver) Validate() error {
+	if err := ValidateID(h.ID); err != nil {
+		return err
+	}
+	if err := ValidateSlots(h.Slots); err != nil {
+		return err
+	}
+	if err := h.Holder.validate(); err != nil {
+		return err
+	}
+	return ValidateExtra(h.Extra)
+}
+
 // errTakenOver ends a bridge: its slots are another instance's, or free.
 var errTakenOver = errors.New("the claim was taken over")
 
@@ -36,16 +50,7 @@ var errTakenOver = errors.New("the claim was taken over")
 // there, or something else must hold that does not, that is a Precondition problem.
 // If ctx ends first, the claim is given back if it changed hands just then.
 func (e *Engine) TakeOver(ctx context.Context, h TakeOver) (*Claim, error) {
-	if err := ValidateID(h.ID); err != nil {
-		return nil, err
-	}
-	if err := ValidateSlots(h.Slots); err != nil {
-		return nil, err
-	}
-	if err := h.Holder.validate(); err != nil {
-		return nil, err
-	}
-	if err := validateExtra(h.Extra); err != nil {
+	if err := h.Validate(); err != nil {
 		return nil, err
 	}
 	reply := make(chan outcome, 1)
@@ -156,6 +161,17 @@ func (c *core) slotsToTake(e *entry) ([]placed, bool) {
 // longer held, or has more than 32 keys. Nothing was written.
 var ErrNotCombined = errors.New("pool: the claim can't be released together with another write")
 
+// ValidateReleased refuses what can't be written together with a release.
+func ValidateReleased(x store.Extra) error {
+	if err := ValidateExtra(x); err != nil {
+		return err
+	}
+	if len(x.Leased) > 0 || x.Stamp != nil {
+		return problem.New(problem.Internal, "a release has no lease to write on, and is never tried long after it was asked for")
+	}
+	return nil
+}
+
 // combinedRelease is a release with other writes that happen with it, or not at all.
 type combinedRelease struct {
 	extra store.Extra
@@ -180,11 +196,8 @@ type combinedResult struct {
 // nil, is called once the release is queued: a claim that is requested then is granted with the slots
 // that are released, or later. Place, if not nil, is free for another claim in the same revision.
 func (e *Engine) ReleaseWith(ctx context.Context, cl *Claim, x store.Extra, place *Place, asked func()) (revision int64, err error) {
-	if err := validateExtra(x); err != nil {
+	if err := ValidateReleased(x); err != nil {
 		return 0, err
-	}
-	if len(x.Leased) > 0 || x.Stamp != nil {
-		return 0, problem.New(problem.Internal, "a release has no lease to write on, and is never tried long after it was asked for")
 	}
 	reply := make(chan combinedResult, 1)
 	if err := e.send(ctx, func(c *core, now time.Time) { c.releaseCombined(cl, &combinedRelease{x, place, reply}, now) }); err != nil {

@@ -23,7 +23,6 @@ type flight struct {
 	advance []wire.OfferKey // to be put
 	ends    []wire.OfferKey // advance offers to be deleted
 	mark    []wire.Mark
-	unknown bool
 }
 
 // maxDeletes bounds the keys of silent owners that a transaction deletes, other keys, and owners that are passed: what is

@@ -33,8 +33,9 @@ type entry struct {
 	granted  *pool.Claim // nil before
 	asking   []asking
 	releases []chan<- error
-	renewed  bool // its lease was, and that was published
-	dropped  bool // nobody asks for it: it ends, or is released if it is granted just now
+	combined *combined // a release with other writes that is under way
+	renewed  bool      // its lease was, and that was published
+	dropped  bool      // nobody asks for it: it ends, or is released if it is granted just now
 	// refusal is the answer if it is not granted, because it is taken out of the wait queue; nil if it is not.
 	refusal error
 }
@@ -94,6 +95,9 @@ func (r *requests) ask(c *owner.Claim, a asking, now time.Duration) {
 		a.reply <- outcome{claim: e.granted}
 	}
 }
+
+// add adds a claim that is asked for.
+func (r *requests) add(e *entry) { r.byID[e.request.ID], r.of[e.claim] = e, e }
 
 // join has one more request wait for a claim. One that does not wait is refused if the claim is in the wait queue.
 func (r *requests) join(e *entry, a asking) {
@@ -217,10 +221,14 @@ func (r *requests) answer(results []owner.Result) (answered int) {
 			r.refused(e, res.Err)
 		case owner.Withdrawn:
 			r.end(e, problem.New(problem.ClaimCanceled, "the claim was canceled while it waited"))
+		case owner.Stays:
+			r.stays(e, res.Err)
 		case owner.Lost:
+			e.combinedEnds(res)
 			r.lost(e)
 			r.released(e)
 		case owner.Released:
+			e.combinedEnds(res)
 			r.released(e)
 		}
 		answered++
@@ -231,7 +239,7 @@ func (r *requests) answer(results []owner.Result) (answered int) {
 // begin begins the validity of a claim.
 func (r *requests) begin(e *entry) {
 	c, req := e.claim, e.request
-	e.granted = &pool.Claim{ID: req.ID, Slots: maps.Clone(req.Slots), Fence: c.Fence(), Lease: c.Lease(), Holder: req.Holder, Priority: req.Priority, Keys: c.Keys()}
+	e.granted = &pool.Claim{ID: req.ID, Slots: maps.Clone(req.Slots), Fence: c.Fence(), Lease: c.Lease(), Holder: req.Holder, Priority: req.Priority, Keys: c.Keys(), Extra: c.Extra()}
 	e.granted.Begin()
 }
 
@@ -309,6 +317,9 @@ func (r *requests) forget(e *entry) {
 // is released if it was granted just then. Its errors are problems.
 func (e *Engine) Claim(ctx context.Context, req *pool.Request) (*pool.Claim, error) {
 	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	if err := pool.ValidateExtra(req.Extra); err != nil {
 		return nil, err
 	}
 	own := *req

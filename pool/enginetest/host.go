@@ -168,6 +168,3 @@ func (h *host) hang() {
 	h.by.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Drop: true} })
 	*h.w.live = slices.DeleteFunc(*h.w.live, func(o *host) bool { return o == h })
 }
-
-// of names an instance of a host.
-func of(instance string) func(*setup) { return func(s *setup) { s.Instance = instance } }

@@ -159,7 +159,6 @@ func TestTurnsAgreeWithSpace(t *testing.T) {
 			capacities = append(capacities, admit.Capacity{Limit: p.Limit, Used: p.Claimed, Open: !p.Deleted && !p.Paused})
 		}
 		var all []*admit.Waiter
-		var refs []wire.DemandRef
 		f := s.fill(s.waiting(), nil)
 		for _, q := range s.waiting() {
 			for range max(0, f.wanted(q)) {
@@ -167,7 +166,7 @@ func TestTurnsAgreeWithSpace(t *testing.T) {
 				for name, n := range q.Pools {
 					one.Needs = append(one.Needs, admit.Need{Pool: slices.IndexFunc(statuses, func(p pool.Status) bool { return p.Name == name }), N: n})
 				}
-				all, refs = append(all, one), append(refs, q.ref)
+				all = append(all, one)
 				if granted := admit.Admit(capacities, all).Grants; !slices.Contains(granted, len(all)-1) {
 					break
 				}

@@ -132,7 +132,7 @@ func (o *Owner) Want(c *Claim) bool {
 // Wakes returns when a half may have a next transaction without anything else having happened; 0 is never.
 func (o *Owner) Wakes() time.Duration {
 	at := o.commits.wakes
-	for _, t := range []time.Duration{o.queue.until, o.queue.shelf.wakes(), o.space.Wakes()} {
+	for _, t := range []time.Duration{o.queue.until, o.queue.reserving.next, o.queue.shelf.wakes(), o.space.Wakes()} {
 		if at == 0 || t != 0 && t < at {
 			at = t
 		}
@@ -212,13 +212,13 @@ func (o *Owner) decode(ev *mvccpb.Event) *offered {
 	return of
 }
 
-// Polls returns the operations that read what a watch shows too, and whether the demands of this instance are there:
+// Polls returns the operations that read what a watch shows too, whether the demands of this instance are there, and their pools:
 // to be part of a transaction from time to time, in case that the watch is silent.
 func (o *Owner) Polls() []*pb.RequestOp {
 	o.polled = o.queue.pools()
 	ops := []*pb.RequestOp{under(o.prefix, false)}
 	for _, p := range o.polled {
-		ops = append(ops, under(o.keys.Demands(p, o.queue.host, o.queue.instance), true))
+		ops = append(ops, under(o.keys.Demands(p, o.queue.host, o.queue.instance), true), store.Get(o.keys.Spec(p)))
 	}
 	return ops
 }
@@ -230,6 +230,13 @@ func (o *Owner) Polled(responses []*pb.ResponseOp, revision int64) {
 	for _, r := range responses[1:] {
 		for _, kv := range r.GetResponseRange().Kvs {
 			created[string(kv.Key)] = kv.CreateRevision
+		}
+	}
+	for i, name := range o.polled {
+		for _, kv := range responses[2+2*i].GetResponseRange().Kvs {
+			if s, _, err := wire.DecodeSpec(string(kv.Key), kv.Value, kv.ModRevision); err == nil {
+				o.queue.reserving.set(name, s.ReserveAfter)
+			}
 		}
 	}
 	o.queue.polled(o.polled, created, revision)

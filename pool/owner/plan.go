@@ -277,6 +277,11 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 		return true
 	}
 	p.outcomes.add(Result{Claim: c, Outcome: Waits, Why: v.why})
+	for _, name := range c.pools {
+		if k := p.memory.pools[name]; k.at > 0 {
+			p.queue.reserving.set(name, k.spec.ReserveAfter)
+		}
+	}
 	p.queue.add(c, v.pools, p.at)
 	return true
 }

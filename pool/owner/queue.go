@@ -49,6 +49,8 @@ type queue struct {
 
 	waited time.Duration // by the claim that was granted last
 	until  time.Duration // when fresh demands are put; 0 if they are not collected
+
+	reserving reserving
 }
 
 // roleSeen is the role of the dispatcher as an answer to the queue has shown it.
@@ -62,7 +64,7 @@ func newQueue(cfg Config, space *Space) *queue {
 		space: space,
 		keys:  wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence,
 		guard:  store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands")),
-		byName: map[int]*demandKey{}, short: map[string]int{}, taken: map[int]bool{}, pending: map[string]bool{}, ranks: map[string]*rank{},
+		byName: map[int]*demandKey{}, short: map[string]int{}, reserving: reserving{after: map[string]time.Duration{}}, taken: map[int]bool{}, pending: map[string]bool{}, ranks: map[string]*rank{},
 	}
 }
 
@@ -75,9 +77,17 @@ func (q *queue) add(c *Claim, short []string, at time.Time) {
 	c.wait(d)
 	q.waits++
 	q.fresh = append(q.fresh, d)
+	q.reserving.add(d)
 	for _, p := range short {
 		q.pending[p] = true
 		q.short[p]++
+	}
+}
+
+// keepPending has the pools of a demand pending that reserves.
+func (q *queue) keepPending(d *demand) {
+	for _, p := range d.claim.pools {
+		q.pending[p] = true
 	}
 }
 
@@ -291,6 +301,7 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 		return q.guard.FenceTxn(), true
 	}
 	q.unshelve(now)
+	q.reserve(now)
 	if kind == withPuts && !q.collects(now) {
 		q.place()
 	}

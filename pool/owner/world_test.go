@@ -52,9 +52,9 @@ type world struct {
 
 // stats is what has happened.
 type stats struct {
-	claims, granted, waited, offered, declined int
-	over, ahead                                int // keys that were taken over, and of these by advance offers
-	passing, served                            int // claims that were taken although others wait, and those that nobody offered
+	claims, granted, waited, offered int
+	over, ahead                      int // keys that were taken over, and of these by advance offers
+	passing, served                  int // claims that were taken although others wait, and those that nobody offered
 }
 
 type host struct {
