@@ -219,7 +219,7 @@ func (l *loop) shown(m message) {
 func (l *loop) wakes(now time.Duration) time.Duration {
 	at := now + ageEvery
 	for _, t := range []time.Duration{
-		l.owner.Wakes(), l.commits.after, l.queue.after, l.hosting.writer.after, l.reads.after, l.polls.wakes(), l.hosting.wakes(now),
+		l.owner.Wakes(now), l.commits.after, l.queue.after, l.hosting.writer.after, l.reads.after, l.polls.wakes(), l.hosting.wakes(now),
 		l.revocations.wakes(now), l.adoption.wakes(), l.audit.wakes(), l.requests.successors.act(now),
 	} {
 		if t > now {

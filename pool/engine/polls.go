@@ -114,7 +114,6 @@ func (p *polls) poll(ctx context.Context, now time.Duration) {
 		p.owner.Polled(resp.Responses[:n], resp.Header.Revision)
 		role, mark := resp.Responses[n].GetResponseRange(), resp.Responses[n+1].GetResponseRange()
 		p.succession.Polled(at, now, resp.Header.Revision, first(role.Kvs), first(mark.Kvs))
-		p.owner.Serve(at, p.ready.Nobody)
 	})
 }
 

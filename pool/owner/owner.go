@@ -129,11 +129,10 @@ func (o *Owner) Want(c *Claim) bool {
 	return true
 }
 
-// Wakes returns when a half may have a next transaction without anything else having happened; 0 is never.
-func (o *Owner) Wakes() time.Duration {
-	at := o.commits.wakes
-	for _, t := range []time.Duration{o.queue.until, o.queue.reserving.next, o.queue.shelf.wakes(), o.space.Wakes()} {
-		if at == 0 || t != 0 && t < at {
+// Wakes returns when a half may have a next transaction without anything else having happened, later than now; 0 is never.
+func (o *Owner) Wakes(now time.Duration) (at time.Duration) {
+	for _, t := range []time.Duration{o.commits.wakes, o.queue.until, o.queue.reserving.next, o.queue.shelf.wakes(), o.space.Wakes()} {
+		if t > now && (at == 0 || t < at) {
 			at = t
 		}
 	}
