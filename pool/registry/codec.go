@@ -32,11 +32,11 @@ type stored struct {
 }
 
 // numbered is the codec of pools whose slots have numbers.
-type numbered struct{ wire.Keys }
+type numbered struct{ keys wire.Keys }
 
 // Numbered returns a registry of pools whose slots have numbers.
 func Numbered(b store.Backend, keys store.Keys) Registry {
-	return Registry{Backend: b, Keys: keys, codec: numbered{wire.Keys{Keys: keys}}}
+	return Registry{Backend: b, Keys: keys, codec: numbered{keys: wire.Keys{Keys: keys}}}
 }
 
 func (numbered) decode(key string, data []byte, revision int64) (stored, error) {
@@ -60,11 +60,11 @@ func (numbered) keep(s pool.Spec) pool.Spec {
 // remove deletes the demands too. Their owners learn that the pool does not exist when they read its spec again: they
 // watch no demands.
 func (n numbered) remove(name string) []*pb.RequestOp {
-	return []*pb.RequestOp{store.DeleteAll(n.DemandsAll(name)), store.Delete(n.Pending(name))}
+	return []*pb.RequestOp{store.DeleteAll(n.keys.DemandsAll(name)), store.Delete(n.keys.Pending(name))}
 }
 
 func (n numbered) unused(name string) []*pb.Compare {
 	return []*pb.Compare{
-		store.NonePutSince(n.Slots(name), 0), store.NonePutSince(n.DemandsAll(name), 0), store.CreateEquals(n.Pending(name), 0),
+		store.NonePutSince(n.keys.Slots(name), 0), store.NonePutSince(n.keys.DemandsAll(name), 0), store.CreateEquals(n.keys.Pending(name), 0),
 	}
 }

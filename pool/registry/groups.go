@@ -12,11 +12,12 @@ func (r Registry) spelled() codec {
 	if r.codec != nil {
 		return r.codec
 	}
-	return grouped{r.Keys}
+	return grouped{keys: r.Keys}
 }
 
-// grouped is the codec of pools whose slots are in groups.
-type grouped struct{ store.Keys }
+// grouped is the codec of pools whose slots are in groups. Its keys are not embedded: their methods would be part of every
+// program that uses the codec.
+type grouped struct{ keys store.Keys }
 
 func (grouped) decode(key string, data []byte, revision int64) (stored, error) {
 	s, err := pool.DecodeSpec(key, data, revision)
@@ -32,6 +33,6 @@ func (grouped) remove(string) []*pb.RequestOp { return nil }
 
 func (g grouped) unused(name string) []*pb.Compare {
 	return []*pb.Compare{
-		store.CreateEquals(g.Queued(name), 0), store.NonePutSince(g.Slots(name), 0), store.NonePutSince(g.Waiters(name), 0),
+		store.CreateEquals(g.keys.Queued(name), 0), store.NonePutSince(g.keys.Slots(name), 0), store.NonePutSince(g.keys.Waiters(name), 0),
 	}
 }
