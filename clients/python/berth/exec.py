@@ -543,9 +543,10 @@ class _Job:
         # The shell sees that its job has been stopped when all of its group are, such as a script that calls this.
         # Those of a program that reads in the background get the signal of the terminal, which timeout(1) ignores.
         by = number if number in (signal.SIGTTIN, signal.SIGTTOU) else signal.SIGTSTP
-        handler = signal.signal(by, signal.SIG_IGN)
+        # This process stops by the same call: if it stopped itself afterwards, a shell that continues the group in between
+        # would leave it stopped.
+        handler = signal.signal(by, signal.SIG_DFL)
         os.killpg(0, by)
-        os.kill(os.getpid(), signal.SIGSTOP)
         signal.signal(by, handler)
         # The signal that continues this process is passed on.
 
