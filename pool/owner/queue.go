@@ -35,6 +35,7 @@ type queue struct {
 	byName  map[int]*demandKey
 	taken   map[int]bool    // names of keys of an earlier process
 	changed []*demandKey    // to be put or deleted
+	remains []*offered      // parts of keys of which others were deleted: they are deleted, too
 	pending map[string]bool // pools that are to be pending
 	ranks   map[string]*rank
 	waits   int            // demands that have not ended
@@ -234,6 +235,24 @@ func (q *queue) restored() {
 	q.pend()
 }
 
+// vanished records that a key of several pools was deleted in one of them, as is done with a pool. It is put again, and what is
+// left of it is deleted: nothing else would end that before its lease.
+func (q *queue) vanished(k *demandKey) {
+	for _, p := range k.pools {
+		if k.created != 0 && len(k.pools) > 1 {
+			q.remains = append(q.remains, &offered{key: q.keyOf(k, p), created: k.created})
+		}
+	}
+	k.vanish()
+}
+
+// takeRemains returns the parts of keys that are to be deleted, and forgets them.
+func (q *queue) takeRemains() []*offered {
+	all := q.remains
+	q.remains = nil
+	return all
+}
+
 // maxPolled is the most pools whose demands one poll reads.
 const maxPolled = 50
 
@@ -261,7 +280,7 @@ func (q *queue) polled(pools []string, created map[string]int64, revision int64)
 			return slices.Contains(pools, p) && created[q.keyOf(k, p)] != k.created
 		})
 		if gone && k.state == placed && k.created <= revision {
-			k.vanish()
+			q.vanished(k)
 			q.changed = append(q.changed, k)
 		}
 	}
@@ -499,7 +518,7 @@ func (q *queue) moved(it *item, ok bool, revision int64) {
 		q.byName[k.name] = k
 		k.stay()
 	default:
-		k.vanish()
+		q.vanished(k)
 	}
 	q.check(k)
 }
@@ -604,7 +623,7 @@ func (q *queue) Resolved(resp *pb.TxnResponse) {
 func (q *queue) resolve(it *item, kvs []*mvccpb.KeyValue) {
 	k := it.key
 	if len(kvs) == 0 {
-		k.vanish()
+		q.vanished(k)
 	} else {
 		k.put(k.list, kvs[0].CreateRevision)
 	}
