@@ -582,6 +582,39 @@ func TestAPendingPoolIsRead(t *testing.T) {
 	r.want("after", r.offered(), "a-0-0 !")
 }
 
+// A demand of two pools of which one is pending is known with both, to a dispatcher that begins with the pools that are pending,
+// and after each listing of all.
+func TestAllPoolsOfADemandAreRead(t *testing.T) {
+	r := newRig(t)
+	r.spec("db", 1, false)
+	r.spec("gpu", 1, false)
+	r.hold("x", "gpu", 0)
+	d := ask(0, "db=1 gpu=1")
+	d.Claim, d.Pending, d.Holder = "c", []string{"gpu"}, pool.Holder{Host: "a", Instance: "i"}
+	all := ops(store.Put(r.keys.Pending("gpu"), wire.EncodeEmpty(), 0))
+	for of, value := range wire.EncodeDemands([]wire.Demand{d}) {
+		all = append(all, store.Put(r.key("a", 0, of), value, 0))
+	}
+	_, _ = r.etcd.Txn(&pbTxn{Success: all})
+	for range 2 {
+		r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
+		l := Listing{Revision: r.etcd.Revision(), Pools: []string{"gpu"}, All: true}
+		for _, prefix := range []string{r.keys.Pool("gpu"), r.keys.Pending(""), r.keys.OffersAll()} {
+			for kv := range r.etcd.All(prefix) {
+				l.Pages = append(l.Pages, []*mvccpb.KeyValue{kv})
+			}
+		}
+		r.d.Listed(l, r.now)
+		r.show()
+		if n := r.d.Demands(); n != 1 {
+			t.Errorf("%d demands", n)
+		}
+	}
+	r.put(store.Delete(r.keys.Number("gpu", 0)))
+	r.run()
+	r.want("offers", r.offered(), "a-0-0 db=1 gpu=1")
+}
+
 // To its own instance a dispatcher offers in memory.
 func TestOwnOffers(t *testing.T) {
 	r := newRig(t)

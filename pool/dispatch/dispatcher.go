@@ -90,8 +90,9 @@ type Listing struct {
 // last events or a later one.
 func (d *Dispatcher) Wants() []string { return d.view.read() }
 
-// Listed records a listing. The first one has to be of all, with each pool that has demands, and events may be shown only
-// after it. A listing of all replaces what is known: it is to be made again whenever events may be missing.
+// Listed records a listing. The first one has to be of all, with each pool that is pending, and events may be shown only after
+// it. A listing of all replaces what is known: it is to be made again whenever events may be missing. Other pools of demands are
+// read next.
 func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 	var had []*open
 	var early []*mvccpb.Event
@@ -103,7 +104,11 @@ func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 		d.owners.unpass(l.Revision)
 		d.advances.hide()
 		for name, p := range d.view.pools {
-			if !slices.Contains(l.Pools, name) {
+			switch {
+			case slices.Contains(l.Pools, name):
+			case len(p.keys) > 0: // it need not be pending, and may have demands
+				d.view.want(p)
+			default:
 				early = append(early, d.unlisted(p)...)
 			}
 		}
@@ -273,6 +278,7 @@ func (d *Dispatcher) applyDemands(p *followed, kv *mvccpb.KeyValue, key string, 
 	p.crowd.add(name.instance, now)
 	is := demandsKey{kv.CreateRevision, w}
 	p.putDemands(name, is)
+	d.view.wantAll(p, is)
 	d.changed[batchName{name, is.first(p.name)}] = true
 }
 

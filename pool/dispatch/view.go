@@ -90,6 +90,20 @@ func (v *view) want(p *followed) {
 	v.wants[p.name] = true
 }
 
+// wantAll has the other pools of demands read that are not known: a listing of all may have the pending ones only, and a demand
+// keeps one of its pools pending at least.
+func (v *view) wantAll(p *followed, key demandsKey) {
+	names := []string{key.first(p.name)}
+	if len(key.List) > 0 {
+		names = slices.Sorted(maps.Keys(key.List[0].Pools))
+	}
+	for _, name := range names {
+		if !v.knows(name) {
+			v.want(v.follow(name))
+		}
+	}
+}
+
 // capacities returns what may be granted of all pools, by their index.
 func (v *view) capacities() []admit.Capacity {
 	all := make([]admit.Capacity, len(v.byIndex))
