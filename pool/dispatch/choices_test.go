@@ -615,6 +615,29 @@ func TestAllPoolsOfADemandAreRead(t *testing.T) {
 	r.want("offers", r.offered(), "a-0-0 db=1 gpu=1")
 }
 
+// Pools that could not be read, and those that were read before a listing of all, are read again.
+func TestAPoolIsReadUntilItIsKnown(t *testing.T) {
+	r := newRig(t)
+	r.spec("db", 1, false)
+	d := ask(0, "db=1")
+	d.Claim, d.Holder = "c", pool.Holder{Host: "a", Instance: "i"}
+	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.Put(r.key("a", 0, "db"), wire.EncodeDemands([]wire.Demand{d})["db"], 0))})
+	m, _ := r.follow.Next(1)
+	r.d.Events(m.Revision, m.Events, r.now)
+	read := func(revision int64) {
+		t.Helper()
+		r.want("to be read", r.d.Wants(), "db")
+		r.d.Listed(Listing{Revision: revision, Pools: []string{"db"}}, r.now)
+	}
+	read(0)
+	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
+	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
+	read(r.etcd.Revision() - 1)
+	r.show()
+	r.run()
+	r.want("offers", r.offered(), "a-0-0 db=1")
+}
+
 // To its own instance a dispatcher offers in memory.
 func TestOwnOffers(t *testing.T) {
 	r := newRig(t)
@@ -678,7 +701,8 @@ func TestRefusedTransactions(t *testing.T) {
 	r.want("offers", r.offered())
 }
 
-// A listing of all replaces what is known, and ends offers whose keys it does not show.
+// A listing of all replaces what is known, and ends offers whose keys it does not show. Pools with demands that are not pending
+// are read next.
 func TestListingsReplaceWhatIsKnown(t *testing.T) {
 	r := newRig(t)
 	r.spec("db", 1, false)
@@ -687,6 +711,7 @@ func TestListingsReplaceWhatIsKnown(t *testing.T) {
 	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.DeleteAll(r.keys.OffersAll()), store.Delete(r.key("a", 0, "db")))})
 	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
 	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
+	r.show()
 	if n := r.d.Demands(); n != 0 || len(r.d.book.keys) > 0 {
 		t.Errorf("%d demands, %d offers", n, len(r.d.book.keys))
 	}

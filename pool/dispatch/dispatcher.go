@@ -92,8 +92,12 @@ func (d *Dispatcher) Wants() []string { return d.view.read() }
 
 // Listed records a listing. The first one has to be of all, with each pool that is pending, and events may be shown only after
 // it. A listing of all replaces what is known: it is to be made again whenever events may be missing. Other pools of demands are
-// read next.
+// read next. Pools that were read before it, or at revision 0, for not at all, are to be read again.
 func (d *Dispatcher) Listed(l Listing, now time.Duration) {
+	if !l.All && l.Revision < d.view.listed {
+		d.view.wantAgain(l.Pools)
+		return
+	}
 	var had []*open
 	var early []*mvccpb.Event
 	if l.All {
@@ -106,7 +110,7 @@ func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 		for name, p := range d.view.pools {
 			switch {
 			case slices.Contains(l.Pools, name):
-			case len(p.keys) > 0: // it need not be pending, and may have demands
+			case len(p.keys) > 0, p.known == reading: // it need not be pending, and may have demands
 				d.view.want(p)
 			default:
 				early = append(early, d.unlisted(p)...)

@@ -90,6 +90,15 @@ func (v *view) want(p *followed) {
 	v.wants[p.name] = true
 }
 
+// wantAgain has those of some pools read again that are not known.
+func (v *view) wantAgain(names []string) {
+	for _, name := range names {
+		if p := v.pools[name]; p != nil && p.known == reading {
+			v.want(p)
+		}
+	}
+}
+
 // wantAll has the other pools of demands read that are not known: a listing of all may have the pending ones only, and a demand
 // keeps one of its pools pending at least.
 func (v *view) wantAll(p *followed, key demandsKey) {

@@ -231,7 +231,7 @@ func (h *hosting) follow(ctx context.Context, now time.Duration) {
 			l, err := listPools(ctx, h.e.cfg.Backend, keys, names)
 			h.e.inbox.put(func() {
 				h.wants.answered(err, h.e.now())
-				if h.wanted = false; h.d == d && err == nil {
+				if h.wanted = false; h.d == d {
 					h.d.Listed(l, h.e.now())
 				}
 			})
@@ -284,7 +284,7 @@ func listAll(ctx context.Context, b store.Backend, keys wire.Keys) (l dispatch.L
 	return l, nil
 }
 
-// listPools reads pools.
+// listPools reads pools. With an error, what it returns is of revision 0.
 func listPools(ctx context.Context, b store.Backend, keys wire.Keys, names []string) (l dispatch.Listing, err error) {
 	l.Pools = names
 	for _, name := range names {
@@ -293,7 +293,7 @@ func listPools(ctx context.Context, b store.Backend, keys wire.Keys, names []str
 			return true
 		})
 		if err != nil {
-			return l, err
+			return dispatch.Listing{Pools: names}, err
 		}
 		l.Revision = rev
 	}
