@@ -351,7 +351,7 @@ func (p *plan) handOn(from *Claim) bool {
 
 // dropOffers deletes offers keys that could not be deleted before.
 func (p *plan) dropOffers() {
-	for _, of := range append(p.takeDrops(), p.queue.takeRemains()...) {
+	for _, of := range p.takeDrops() {
 		if !p.b.drops[of.key] && !p.b.add(drop(of)) {
 			p.commits.drop(of)
 		}

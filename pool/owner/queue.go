@@ -35,7 +35,6 @@ type queue struct {
 	byName  map[int]*demandKey
 	taken   map[int]bool    // names of keys of an earlier process
 	changed []*demandKey    // to be put or deleted
-	remains []*offered      // parts of keys of which others were deleted: they are deleted, too
 	pending map[string]bool // pools that are to be pending
 	ranks   map[string]*rank
 	waits   int            // demands that have not ended
@@ -235,22 +234,20 @@ func (q *queue) restored() {
 	q.pend()
 }
 
-// vanished records that a key of several pools was deleted in one of them, as is done with a pool. It is put again, and what is
-// left of it is deleted: nothing else would end that before its lease.
+// vanished records that a key is not in etcd as it was known. One of several pools was deleted in some of them only, as is done
+// with a pool: what may be left of it is deleted, and its demands are put in another one.
 func (q *queue) vanished(k *demandKey) {
-	for _, p := range k.pools {
-		if k.created != 0 && len(k.pools) > 1 {
-			q.remains = append(q.remains, &offered{key: q.keyOf(k, p), created: k.created})
-		}
-	}
 	k.vanish()
-}
-
-// takeRemains returns the parts of keys that are to be deleted, and forgets them.
-func (q *queue) takeRemains() []*offered {
-	all := q.remains
-	q.remains = nil
-	return all
+	if len(k.pools) == 1 {
+		return
+	}
+	if len(k.list) > 0 {
+		n := &demandKey{pools: k.pools, name: q.freeName()}
+		q.byName[n.name] = n
+		k.moveTo(n)
+		q.change(n)
+	}
+	k.remain()
 }
 
 // maxPolled is the most pools whose demands one poll reads.
@@ -279,7 +276,7 @@ func (q *queue) polled(pools []string, created map[string]int64, revision int64)
 		gone := slices.ContainsFunc(k.pools, func(p string) bool {
 			return slices.Contains(pools, p) && created[q.keyOf(k, p)] != k.created
 		})
-		if gone && k.state == placed && k.created <= revision {
+		if gone && k.state == placed && k.created != partly && k.created <= revision {
 			q.vanished(k)
 			q.changed = append(q.changed, k)
 		}
@@ -337,7 +334,7 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 		case k.state == absent && len(k.live()) == 0:
 			q.remove(k)
 			continue
-		case kind == onlyDeletes && len(k.live()) > 0, !q.lease(k):
+		case len(k.live()) > 0 && (kind == onlyDeletes || !q.lease(k)):
 			rest = append(rest, k)
 			continue
 		}
@@ -622,9 +619,12 @@ func (q *queue) Resolved(resp *pb.TxnResponse) {
 // resolve records what is known of a key after a transaction whose outcome was unknown.
 func (q *queue) resolve(it *item, kvs []*mvccpb.KeyValue) {
 	k := it.key
-	if len(kvs) == 0 {
+	switch {
+	case k.created == partly:
+		k.stay()
+	case len(kvs) == 0:
 		q.vanished(k)
-	} else {
+	default:
 		k.put(k.list, kvs[0].CreateRevision)
 	}
 	k.change()
