@@ -58,6 +58,9 @@ func (d *demand) placeAs(p Place) {
 	d.stamp, d.since, d.came, d.reserves = &p.stamp, p.since, p.came, p.reserves
 }
 
+// placeAt gives it the place of what has waited since a revision.
+func (d *demand) placeAt(revision int64) { d.stamp = &wire.Stamp{Revision: revision} }
+
 // placeIn gives it an index in a key.
 func (d *demand) placeIn(k *demandKey, index int) { d.key, d.index = k, index }
 

@@ -51,6 +51,7 @@ type queue struct {
 	until  time.Duration // when fresh demands are put; 0 if they are not collected
 
 	reserving reserving
+	seats     seats
 }
 
 // roleSeen is the role of the dispatcher as an answer to the queue has shown it.
@@ -71,9 +72,14 @@ func newQueue(cfg Config, space *Space) *queue {
 // add has a claim wait. Short are its pools that could not grant it.
 func (q *queue) add(c *Claim, short []string, at time.Time) {
 	d := &demand{claim: c, since: at, came: c.came, short: short}
+	if at := c.request.Since; at > 0 {
+		d.placeAt(at)
+	}
 	if p := c.place; p != nil {
 		d.placeAs(*p)
 	}
+	c.request.Place.Give()
+	q.seats.add(d)
 	c.wait(d)
 	q.waits++
 	q.fresh = append(q.fresh, d)

@@ -123,10 +123,11 @@ func (p *plan) serveOne(it *item, t *turn) bool {
 		if _, ok := p.takeNew(it); ok {
 			p.memory.underPending(it)
 			p.memory.readOnFailure(it)
-			if it.width() <= slots.MaxCompares && p.b.add(p.withNotice(it)...) {
+			if it.width() <= slots.MaxCompares && it.sit() && p.b.add(p.withNotice(it)...) {
 				c.become(taking)
 				return true
 			}
+			it.rise()
 			p.memory.giveUp(it)
 		}
 	}
