@@ -224,23 +224,32 @@ func (h *hosting) follow(ctx context.Context, now time.Duration) {
 		h.asked = now
 		h.keys.progress()
 	}
-	if names := h.d.Wants(); len(names) > 0 && !h.wanted && now >= h.wants.after {
-		h.wanted = true
-		d, keys := h.d, wire.Keys{Keys: h.e.cfg.Keys}
-		h.e.tasks.Go(func() {
-			l, err := listPools(ctx, h.e.cfg.Backend, keys, names)
-			h.e.inbox.put(func() {
-				h.wants.answered(err, h.e.now())
-				if h.wanted = false; h.d == d {
-					h.d.Listed(l, h.e.now())
-				}
-			})
-		})
-	}
+	h.readPools(ctx, now)
 	if revision, ok := h.d.Sleep(now); ok {
 		h.keys.close()
 		h.keys, h.state, h.slept = nil, asleep, revision
 	}
+}
+
+// readPools reads pools that are not known, one read at a time.
+func (h *hosting) readPools(ctx context.Context, now time.Duration) {
+	if h.wanted || now < h.wants.after {
+		return
+	}
+	names := h.d.Wants()
+	if h.wanted = len(names) > 0; !h.wanted {
+		return
+	}
+	d, keys := h.d, wire.Keys{Keys: h.e.cfg.Keys}
+	h.e.tasks.Go(func() {
+		l, err := listPools(ctx, h.e.cfg.Backend, keys, names)
+		h.e.inbox.put(func() {
+			h.wants.answered(err, h.e.now())
+			if h.wanted = false; h.d == d {
+				h.d.Listed(l, h.e.now())
+			}
+		})
+	})
 }
 
 // wakes returns when there is something to do without anything having happened.
