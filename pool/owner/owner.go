@@ -278,7 +278,7 @@ func (o *Owner) Dispatch(may func(pool string) bool, role int64) {
 	o.offers.setOwn(ownAdvance{may, offered{role: o.keys.Role(), created: role}})
 }
 
-// OwnOffers returns what has become of offers in memory since the last call.
+// OwnOffers returns what has become of offers in memory, under the role that this instance has, since the last call.
 func (o *Owner) OwnOffers() []OwnOffer { return o.offers.takeClosed() }
 
 // Queued returns how many demands keys of this instance are in etcd.
