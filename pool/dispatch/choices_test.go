@@ -140,23 +140,6 @@ func TestWhoIsOffered(t *testing.T) {
 			other := wire.EncodeDemands([]wire.Demand{{Pools: map[string]int{"another": 1, "gpu": 1}}})["gpu"]
 			r.put(store.Put(r.key("a", 0, "db"), wire.EncodeDemands([]wire.Demand{d})["db"], 0), store.Put(r.key("a", 0, "gpu"), other, 0))
 		}, nil, nil},
-		"a worker as many steps as it has places": {func(r *rig) {
-			r.spec("db", 9, false)
-			r.put(store.Put(r.keys.Places("a", "i"), wire.EncodePlaces(wire.Places{Free: 2}), 0))
-			r.demand("a", 0, with(ask(0, "db=1"), func(d *wire.Demand) { d.Steps = 5 }))
-		}, []string{"a-0-0 db=1", "a-0-0 db=1"}, nil},
-		"a worker as many steps as it says": {func(r *rig) {
-			r.spec("db", 9, false)
-			r.put(store.Put(r.keys.Places("a", "i"), wire.EncodePlaces(wire.Places{Free: 7}), 0))
-			r.hold("a", "db", 4)
-			r.demand("a", 0, with(ask(0, "db=1"), func(d *wire.Demand) { d.Steps = 3 }))
-		}, []string{"a-0-0 db=1", "a-0-0 db=1"}, nil},
-		"a worker without places keeps no pool pending": {func(r *rig) {
-			r.spec("db", 1, false)
-			r.hold("x", "db", 0)
-			r.put(store.Put(r.keys.Places("a", "i"), wire.EncodePlaces(wire.Places{}), 0))
-			r.demand("a", 0, with(ask(0, "db=1"), func(d *wire.Demand) { d.Steps = 3 }))
-		}, nil, nil},
 		"not more to one owner than its bound if others wait": {func(r *rig) {
 			r.spec("db", 9, false)
 			r.demand("a", 0, ask(0, "db=1"), ask(1, "db=1"), ask(2, "db=1"), ask(3, "db=1"), ask(4, "db=1"), ask(5, "db=1"))
@@ -545,26 +528,6 @@ func TestOffersToTheDeadEnd(t *testing.T) {
 	r.put(store.Delete(r.key("a", 0, "db")))
 	r.run()
 	r.want("offers", r.offered(), "b-0-0 db=1")
-}
-
-// A worker that takes a step gets its next offer without a pause, and has not declined.
-func TestAWorkerTakesStepAfterStep(t *testing.T) {
-	r := newRig(t)
-	r.spec("db", 9, false)
-	r.put(store.Put(r.keys.Places("a", "i"), wire.EncodePlaces(wire.Places{Free: 1}), 0))
-	d := ask(0, "db=1")
-	d.Steps = 3
-	r.demand("a", 0, d)
-	for range d.Steps {
-		r.run()
-		r.want("offers", r.offered(), "a-0-0 db=1")
-		r.commit("a")
-	}
-	r.run()
-	r.want("offers for no step", r.offered())
-	if n := r.d.Count(Declined); n > 0 {
-		t.Errorf("%d declined", n)
-	}
 }
 
 // Demands of a pool that no listing has shown, since it had no spec, are seen when the pool is put as pending again.

@@ -77,8 +77,7 @@ func (d *Dispatcher) Demands() (n int) {
 	return n
 }
 
-// Listing is what was read at one revision: all keys of some pools and, if All is set, all offers, pending keys and
-// places.
+// Listing is what was read at one revision: all keys of some pools and, if All is set, all offers and pending keys.
 type Listing struct {
 	Revision int64
 	Pools    []string
@@ -215,10 +214,6 @@ func (d *Dispatcher) apply(ev *mvccpb.Event, now time.Duration) {
 		if name := d.view.putPending(key, revision); revision > d.view.listed && !d.view.knows(name) {
 			d.view.want(d.view.follow(name)) // it has demands that no listing has shown
 		}
-	default:
-		if of, ok := d.view.putPlaces(ev.Kv, deleted); ok {
-			d.owners.write(of, ev.Kv.ModRevision)
-		}
 	}
 	d.touch()
 }
@@ -291,7 +286,7 @@ func (d *Dispatcher) claimed(h holding) {
 	d.owners.write(h.instance, h.put)
 	name := batchName{demandsName{h.instance, h.demand.Name}, h.demand.Pool}
 	if b := d.batches[name]; b != nil && b.created == h.demand.Created {
-		if x := b.demands[h.demand.Index]; x != nil && !x.worker() {
+		if x := b.demands[h.demand.Index]; x != nil {
 			d.end(x, ended)
 		}
 	}
@@ -379,7 +374,7 @@ func (d *Dispatcher) begin(x *demand) {
 	for _, n := range x.needs {
 		n.pool.waiting.add(x.owner, 1)
 	}
-	if x.needs[0].pool.ended[instanceDemand{x.owner.instance, x.ref}] > 0 && !x.worker() {
+	if x.needs[0].pool.ended[instanceDemand{x.owner.instance, x.ref}] > 0 {
 		d.end(x, ended)
 	}
 	d.queue(x)

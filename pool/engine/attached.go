@@ -96,7 +96,7 @@ func poolNames(ctx context.Context, b store.Backend, keys wire.Keys) (names []st
 }
 
 // endEarlier ends what an earlier process of an instance has put into the wait queue before a revision: its leases, with its
-// demands and places, and the offers to it.
+// demands, and the offers to it.
 func endEarlier(ctx context.Context, b store.Backend, keys wire.Keys, host, instance string, before int64) error {
 	names, err := poolNames(ctx, b, keys)
 	if err != nil {

@@ -260,7 +260,7 @@ func (h *hosting) wakes(now time.Duration) time.Duration {
 	return min(h.d.Wake(now), h.asked+progressEvery)
 }
 
-// listAll reads what a dispatcher needs to know when it begins: offers, places, which pools are pending, and these.
+// listAll reads what a dispatcher needs to know when it begins: offers, which pools are pending, and these.
 func listAll(ctx context.Context, b store.Backend, keys wire.Keys) (l dispatch.Listing, err error) {
 	pages := store.Pages{Prefix: keys.OffersAll()}
 	l.All = true
@@ -278,9 +278,6 @@ func listAll(ctx context.Context, b store.Backend, keys wire.Keys) (l dispatch.L
 	}
 	pending, err := read(keys.Pending(""))
 	if err != nil {
-		return l, err
-	}
-	if _, err = read(keys.Places("", "")[:len(keys.Places("", ""))-1]); err != nil {
 		return l, err
 	}
 	for _, kv := range pending {

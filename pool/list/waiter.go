@@ -30,7 +30,7 @@ func (w *waiter) compare(o *waiter) int {
 // status returns what is shown of a waiter, but for its place in the wait queue.
 func (w *waiter) status() pool.WaiterStatus {
 	return pool.WaiterStatus{
-		Claim: w.Claim, Holder: w.Holder, Pools: w.Pools, Priority: w.Priority, Steps: w.Steps, Since: w.Since, Reserve: w.Reserve, Lease: w.lease,
+		Claim: w.Claim, Holder: w.Holder, Pools: w.Pools, Priority: w.Priority, Since: w.Since, Reserve: w.Reserve, Lease: w.lease,
 	}
 }
 
@@ -45,7 +45,7 @@ func (s *State) allWaiting() (all []*waiter) {
 				Demand: &d.List[i], by: instance{d.Host, d.Instance}, stamp: d.List[i].Stamped(d.created), lease: d.lease,
 				ref: wire.DemandRef{Pool: d.Pool, Name: d.Name, Created: d.created, Index: d.List[i].Index},
 			}
-			if w.Steps > 0 || s.ended[w.ref] == 0 {
+			if s.ended[w.ref] == 0 {
 				all = append(all, w)
 			}
 		}
@@ -105,7 +105,7 @@ func (o Own) pool(named string) string {
 func (o Own) waiters(s *State) (all []*waiter) {
 	for i := range o.Waiting {
 		d := &o.Waiting[i]
-		if d.Steps == 0 && s.heldBy(o.name(), d.Claim) != nil {
+		if s.heldBy(o.name(), d.Claim) != nil {
 			continue
 		}
 		w := &waiter{Demand: &d.Demand, by: o.name(), stamp: d.Stamped(d.Created)}

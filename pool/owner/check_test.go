@@ -83,7 +83,7 @@ func (w *world) checkDemands(ev *mvccpb.Event) {
 	for _, d := range list.List {
 		stamp := d.Stamped(ev.Kv.CreateRevision)
 		name := d.Claim + "@" + d.Holder.Host
-		if was, ok := w.stamps[name]; ok && d.Steps == 0 {
+		if was, ok := w.stamps[name]; ok {
 			w.check(was == stamp, "claim %s has waited since %v, and now since %v", d.Claim, was, stamp)
 		}
 		w.stamps[name] = stamp

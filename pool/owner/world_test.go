@@ -223,9 +223,7 @@ func (w *world) step(h *host) {
 	case x < 98:
 		w.tell(h)
 	default:
-		switch w.IntN(5) {
-		case 4:
-			w.worker()
+		switch w.IntN(4) {
 		case 0:
 			w.force()
 		case 1:

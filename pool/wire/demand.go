@@ -16,8 +16,6 @@ const (
 	// MaxDemands and MaxDemandBytes bound the demands of one key, of which each change puts all.
 	MaxDemands     = 64
 	MaxDemandBytes = 32 << 10
-	// maxSteps bounds the steps that a worker would take: it has no more places.
-	maxSteps = 10_000
 )
 
 // Stamp ranks demands of the same priority: an earlier one comes first. It is the revision at which the demand was put
@@ -45,11 +43,9 @@ type Demand struct {
 	// Reserve has slots kept for it while it does not fit.
 	Reserve bool `json:"reserve,omitempty"`
 	// Pending are those of its pools that it keeps pending: they had no free slots for it.
-	Pending []string `json:"pending,omitempty"`
-	// Steps is how many steps the demand of a worker would take, those that it has included; 0 is a claim.
-	Steps  int         `json:"steps,omitempty"`
-	Since  time.Time   `json:"since"`
-	Holder pool.Holder `json:"holder"`
+	Pending []string    `json:"pending,omitempty"`
+	Since   time.Time   `json:"since"`
+	Holder  pool.Holder `json:"holder"`
 }
 
 // Stamped returns the stamp of a demand in a key that was created at a revision.
@@ -146,9 +142,6 @@ func (d *Demand) check() error {
 	}
 	if d.Stamp != nil && (d.Stamp.Revision < 1 || d.Stamp.Index < 0) {
 		return errors.New("stamp: it must be of revision 1 or later, with an index of 0 or more")
-	}
-	if d.Steps < 0 || d.Steps > maxSteps {
-		return fmt.Errorf("steps must be from 0 to %d", maxSteps)
 	}
 	for i, name := range d.Pending {
 		if d.Pools[name] == 0 || i > 0 && d.Pending[i-1] >= name {
