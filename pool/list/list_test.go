@@ -437,3 +437,40 @@ func TestDemandsThatAreNotCompleteDoNotCount(t *testing.T) {
 		t.Errorf("%+v wait", waiters)
 	}
 }
+
+// Claims of several instances for the same step are one waiter, the first of them. They are for the same only if they say so.
+func TestClaimsForTheSameStepAreOneWaiter(t *testing.T) {
+	w := newByHand(t)
+	w.spec("db", 1)
+	w.hold("x", "one", db(1))
+	of := func(step string, sole bool) func(*wire.Demand) {
+		return func(d *wire.Demand) {
+			d.Sole, d.Stamp = sole, &wire.Stamp{Revision: 2}
+			d.Holder.Run, d.Holder.Step, d.Holder.Bind = "r", step, "step"
+		}
+	}
+	third := w.waits("s3", "three", db(1), of("a", true))
+	w.waits("s2", "two", db(1), of("a", true))
+	w.waits("s1", "one", db(1), of("a", true))
+	w.waits("t", "one", db(1), of("b", true))
+	w.waits("u", "one", db(1), of("a", false))
+	s := w.state()
+	d := s.demands[wire.DemandKey{Pool: "db", Host: "three", Instance: "i", Name: third.Name}].List[0]
+	own := Own{Host: "three", Instance: "i", Waiting: []OwnDemand{{Demand: d, Created: third.Created}}}
+	for name, o := range map[string]Own{"others": {}, "one of them": own} {
+		_, waiters := s.Claims(o)
+		var ids []string
+		for _, x := range waiters {
+			ids = append(ids, x.Claim)
+		}
+		if d, err := s.Pool("db", o); !slices.Equal(ids, []string{"s1", "t", "u"}) || d.Waiting != 3 || err != nil {
+			t.Errorf("%s: %v, %d wait, %v", name, ids, d.Waiting, err)
+		}
+	}
+	if r, err := s.Reason(own); err != nil || r.Position != 1 || r.Waiting != 3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if y, err := s.Why("u", Own{}); err != nil || y.Reason.Position != 3 || y.Reason.Waiting != 3 {
+		t.Errorf("%+v, %v", y, err)
+	}
+}

@@ -25,7 +25,7 @@ func (s *State) Reason(o Own) (pool.Reason, error) {
 		return pool.Reason{}, problem.New(problem.ClaimNotFound, "claim %q does not wait", o.Waiting[0].Claim)
 	}
 	w, queue := own[0], s.waiting()
-	i := slices.IndexFunc(queue, func(q *waiter) bool { return q.Claim == w.Claim && q.by == w.by })
+	i := slices.IndexFunc(queue, w.same)
 	if i < 0 {
 		i, _ = slices.BinarySearchFunc(queue, w, (*waiter).compare)
 		queue = slices.Insert(slices.Clone(queue), i, w)

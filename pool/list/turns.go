@@ -2,6 +2,7 @@ package list
 
 import (
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/admit"
 	"github.com/berthhq/berth/pool/wire"
 )
@@ -59,6 +60,17 @@ func (p Part) Demands(pool string) (n int) {
 		}
 	}
 	return n
+}
+
+// Others reports of a claim that is one of several for the same whether another instance has one of them.
+func (p Part) Others(host, instanceName string) func(*pool.Request) bool {
+	all := map[work]bool{}
+	for _, w := range p.waiting() {
+		if of, sole := w.work(); sole && w.by != (instance{host, instanceName}) {
+			all[of] = true
+		}
+	}
+	return func(r *pool.Request) bool { return all[work{r.Holder.Run, r.Holder.Step, r.Holder.Bind}] }
 }
 
 // Turns returns whose turn it is, with the demands of an instance as its own. A pool that was not added has free

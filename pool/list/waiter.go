@@ -34,7 +34,8 @@ func (w *waiter) status() pool.WaiterStatus {
 	}
 }
 
-// allWaiting returns the demands of all instances that count and that have not ended, in order.
+// allWaiting returns the demands of all instances that count and that have not ended, in order. Those that are for the same
+// are one.
 func (s *State) allWaiting() (all []*waiter) {
 	for _, d := range s.demands {
 		if len(d.List) == 0 || len(s.missing(d)) > 0 {
@@ -50,8 +51,39 @@ func (s *State) allWaiting() (all []*waiter) {
 			}
 		}
 	}
+	return inOrder(all)
+}
+
+// work is what a claim is for, if others can be for the same.
+type work struct{ run, step, bind string }
+
+// work returns what a waiter is for, false if no other can be for the same.
+func (w *waiter) work() (of work, sole bool) {
+	return work{w.Holder.Run, w.Holder.Step, w.Holder.Bind}, w.Sole
+}
+
+// same reports whether two waiters are one in the queue.
+func (w *waiter) same(o *waiter) bool {
+	of, sole := w.work()
+	if other, also := o.work(); sole && also && of == other {
+		return true
+	}
+	return w.Claim == o.Claim && w.by == o.by
+}
+
+// inOrder puts waiters in their order, and leaves of those that are for the same only the first one.
+func inOrder(all []*waiter) []*waiter {
 	slices.SortFunc(all, (*waiter).compare)
-	return all
+	seen := map[work]bool{}
+	return slices.DeleteFunc(all, func(w *waiter) bool {
+		of, sole := w.work()
+		if !sole {
+			return false
+		}
+		again := seen[of]
+		seen[of] = true
+		return again
+	})
 }
 
 // Own is what an instance knows of its claims that wait, beyond what etcd shows.
@@ -138,6 +170,5 @@ func (s *State) queueOf(o Own) []*waiter {
 		}
 		all = append(all, w)
 	}
-	slices.SortFunc(all, (*waiter).compare)
-	return all
+	return inOrder(all)
 }

@@ -290,6 +290,10 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 		p.refuse(c, v.problem(c))
 		return true
 	}
+	if c.request.Helps && !c.passing.alone {
+		p.wake(p.surveys.help(p.now))
+		return false
+	}
 	p.outcomes.add(Result{Claim: c, Outcome: Waits, Why: v.why})
 	for _, name := range c.pools {
 		if k := p.memory.pools[name]; k.at > 0 {

@@ -73,6 +73,7 @@ func (p *plan) unqueue() {
 	for _, d := range p.queue.seats.takeUnseated() {
 		c := d.claim
 		c.keepPlace()
+		c.passing.see(false)
 		p.queue.end(d, false)
 		c.unwait()
 		p.commits.claim(c)

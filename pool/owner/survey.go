@@ -31,6 +31,7 @@ const (
 type survey struct {
 	number uint64   // of the read
 	claims []*Claim // that do not wait
+	helps  []*Claim // that help; then only demands are read
 	pools  []string // that it is begun for
 	serves serving  // demands
 	brief  bool     // demands are not read yet
@@ -77,6 +78,19 @@ func (v *survey) add(name string) {
 // addDemands has the demands of a pool read.
 func (v *survey) addDemands(name string) {
 	v.next = append(v.next, page{kind: ofOwn, pool: name}, page{kind: ofAll, pool: name})
+}
+
+// help has it find out who waits for the same as claims that help.
+func (v *survey) help(claims []*Claim) { v.helps = claims }
+
+// addOthers has only the demands of some pools read.
+func (v *survey) addOthers(pools []string) {
+	for _, name := range pools {
+		if !v.named[name] {
+			v.named[name] = true
+			v.next = append(v.next, page{kind: ofAll, pool: name})
+		}
+	}
 }
 
 // expand has the demands read of all pools.
@@ -134,7 +148,7 @@ func (v *survey) answer(m *memory, resp *pb.TxnResponse) {
 		at += p.ops
 	}
 	v.sent = nil
-	if v.brief {
+	if v.brief || len(v.helps) > 0 {
 		return
 	}
 	for _, name := range v.state.Named() {

@@ -24,10 +24,15 @@ type turn struct {
 type passing struct {
 	turn    *turn
 	surveys int // that it has asked for
+	// alone: no other instance has a claim wait for the same, when that was read last.
+	alone bool
 }
 
 // give records a turn; nil ends it.
 func (p *passing) give(t *turn) { p.turn = t }
+
+// see records whether no other instance has a claim wait for the same.
+func (p *passing) see(alone bool) { p.alone = alone }
 
 // count counts a survey.
 func (p *passing) count() { p.surveys++ }

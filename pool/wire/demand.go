@@ -43,9 +43,11 @@ type Demand struct {
 	// Reserve has slots kept for it while it does not fit.
 	Reserve bool `json:"reserve,omitempty"`
 	// Pending are those of its pools that it keeps pending: they had no free slots for it.
-	Pending []string    `json:"pending,omitempty"`
-	Since   time.Time   `json:"since"`
-	Holder  pool.Holder `json:"holder"`
+	Pending []string `json:"pending,omitempty"`
+	// Sole is set for one of several claims that are for the same: what the run, the step and the bind of the holder name.
+	Sole   bool        `json:"sole,omitempty"`
+	Since  time.Time   `json:"since"`
+	Holder pool.Holder `json:"holder"`
 }
 
 // Stamped returns the stamp of a demand in a key that was created at a revision.

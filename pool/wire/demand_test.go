@@ -31,7 +31,7 @@ func TestDemandsAreReadAsWritten(t *testing.T) {
 	list := []Demand{
 		demand(0, nil),
 		demand(3, func(d *Demand) {
-			d.Priority, d.Stamp, d.Reserve, d.Pending = 5, &Stamp{7, 2}, true, []string{"db", "gpu"}
+			d.Priority, d.Stamp, d.Reserve, d.Pending, d.Sole = 5, &Stamp{7, 2}, true, []string{"db", "gpu"}, true
 		}),
 	}
 	values := EncodeDemands(list)
