@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
@@ -53,5 +55,32 @@ func TestADispatcherReadsPoolAfterPool(t *testing.T) {
 		if d := time.Since(start); d > 3*time.Second {
 			t.Errorf("they are served after %v", d)
 		}
+	})
+}
+
+// A claim that has left the wait queue before anyone dispatched leaves no pool pending.
+func TestAClaimThatLeavesEarlyLeavesNoPoolPending(t *testing.T) {
+	withEngines(t, 1, 1, func(w *bubble) {
+		e := w.engines[0]
+		held := claim(w.T, e, request("held"))
+		ctx, cancel := context.WithCancel(w.Context())
+		done := make(chan error, 1)
+		r := request("leaves")
+		r.Wait = time.Hour
+		go func() {
+			_, err := e.Claim(ctx, r)
+			done <- err
+		}()
+		for w.under(w.keys.DemandsAll("db")) == 0 {
+			w.pass(time.Millisecond)
+		}
+		if cancel(); problem.CodeOf(<-done) != problem.ClaimCanceled {
+			w.Error("it was not canceled")
+		}
+		w.pass(2 * time.Second)
+		if n := w.under(w.keys.Pending("")); n > 0 {
+			w.Errorf("%d pools are pending", n)
+		}
+		release(w.T, e, held)
 	})
 }

@@ -124,7 +124,11 @@ func (e *Engine) ReleaseWith(ctx context.Context, cl *pool.Claim, x store.Extra,
 		return 0, err
 	}
 	reply := make(chan combinedOutcome, 1)
-	if !e.inbox.put(func() { e.requests.releaseWith(cl, x, &combined{place, reply}) }) {
+	if !e.inbox.put(func() {
+		if e.requests.releaseWith(cl, x, &combined{place, reply}); asked != nil {
+			e.expect()
+		}
+	}) {
 		return 0, errStopped
 	}
 	if asked != nil {

@@ -52,6 +52,8 @@ type queue struct {
 
 	reserving reserving
 	seats     seats
+	// left: pools were put as pending while nobody dispatched, who would end that.
+	left bool
 }
 
 // roleSeen is the role of the dispatcher as an answer to the queue has shown it.
@@ -166,6 +168,12 @@ func (q *queue) placed() (n int) {
 		}
 	}
 	return n
+}
+
+// roleTaken has the pools pending again that demands keep so, as an instance has begun to dispatch.
+func (q *queue) roleTaken() {
+	q.left = false
+	q.pend()
 }
 
 // takeSuspects returns the leases that etcd may not know, and forgets them.
@@ -496,6 +504,7 @@ func (q *queue) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 		q.moved(it, resp.Responses[i+1].GetResponseTxn().Succeeded, resp.Header.Revision)
 	}
 	q.role = roleSeen{resp.Header.Revision, resp.Responses[len(b.items)+1].GetResponseRange()}
+	q.left = len(q.role.kv.Kvs) == 0 && (q.left || len(b.pending) > 0)
 	return false
 }
 
