@@ -124,13 +124,15 @@ func (it *item) responses(all []*pb.ResponseOp) []*pb.ResponseOp {
 	return all[it.extra : it.extra+n]
 }
 
-// callersKeys returns the keys that callers put or delete with it, and those of ids.
+// callersKeys returns the keys that callers put or delete with it, those of ids, and the key of a pool that is pending.
 func (it *item) callersKeys() (keys []string) {
-	if it.kind == drops {
+	switch it.kind {
+	case drops:
 		return []string{it.offer.key}
-	}
-	if it.kind != takes && it.kind != frees {
+	case moves:
 		return nil
+	case marks:
+		return []string{it.shared[0].key}
 	}
 	keys = slices.Clone(it.ids)
 	for _, op := range it.then[it.extra:] {
