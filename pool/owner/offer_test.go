@@ -64,6 +64,8 @@ func TestAnOfferIsKeptWhileAnotherOneIsTried(t *testing.T) {
 	full := r.ask("full", 4, store.Extra{})
 	r.pass(time.Second)
 	a := r.ask("a", 1, store.Extra{})
+	r.ask("b", 1, store.Extra{})
+	r.ask("c", 1, store.Extra{}) // one of three: their key stays
 	r.pass(time.Second)
 	r.h.Release(full)
 	r.pass(time.Second)
