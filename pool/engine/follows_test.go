@@ -8,7 +8,10 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool/wire"
 )
@@ -255,4 +258,82 @@ func TestAWatchOfBeforeARestoreShowsNothing(t *testing.T) {
 			t.Errorf("%v", shown)
 		}
 	})
+}
+
+// failing is a client whose requests, but not its watches, fail from some time on: with an error, or without an answer.
+type failing struct {
+	store.Backend
+	how atomic.Pointer[func(context.Context) error]
+}
+
+func (f *failing) Txn(ctx context.Context, t *pb.TxnRequest) (*pb.TxnResponse, error) {
+	if how := f.how.Load(); how != nil {
+		return nil, (*how)(ctx)
+	}
+	return f.Backend.Txn(ctx, t)
+}
+
+// The same on etcd: the queue moves again, and an instance that was only silent does not disturb it afterwards.
+func TestADispatcherIsReplacedOnEtcd(t *testing.T) {
+	t.Parallel()
+	for name, how := range map[string]func(context.Context) error{
+		"cut off": func(context.Context) error { return store.ErrUnavailable },
+		"stopped": func(ctx context.Context) error {
+			<-ctx.Done()
+			return store.ErrUnavailable
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var d *failing
+			engines, b, keys := hostsOn(t, embedtest.New(t), 3, 1, func(i int, b store.Backend) store.Backend {
+				if i > 0 {
+					return b
+				}
+				d = &failing{Backend: b}
+				return d
+			})
+			spec(t, b, keys, "other", 1)
+			claim(t, engines[2], requestOf("other", "other"))
+			defer waits(t, engines[0], requestOf("dispatches", "other"))()
+			within, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			for found := false; !found; {
+				all, err := store.ReadAll(within, b, keys.Role())
+				if err != nil {
+					t.Fatal(err)
+				}
+				found = len(all.KVs) > 0
+			}
+			held := claim(t, engines[2], request("held"))
+			granted := make(chan error, 1)
+			for i := range 2 {
+				go func() {
+					c, err := engines[1].Claim(t.Context(), request(fmt.Sprint("next-", i)))
+					if err == nil {
+						err = engines[1].Release(t.Context(), c)
+					}
+					granted <- err
+				}()
+			}
+			for n := 0; n < 2; {
+				_, waiting := listed(t, engines[1])
+				if n = len(waiting) - 1; within.Err() != nil {
+					t.Fatalf("%d claims wait", n)
+				}
+			}
+			d.how.Store(&how)
+			begun := time.Now()
+			if err := engines[2].Release(t.Context(), held); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 2 {
+				if err := <-granted; err != nil {
+					t.Error(err)
+				}
+				t.Logf("claim %d had its turn after %v", i, time.Since(begun))
+				d.how.Store(nil)
+			}
+		})
+	}
 }
