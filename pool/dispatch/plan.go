@@ -228,7 +228,7 @@ func (p *plan) choose(x *demand) (*loan, bool) {
 	if l.whole = compares > slots.MaxCompares; !l.whole {
 		return l, true
 	}
-	for _, n := range x.needs {
+	for i, n := range x.needs {
 		if n.pool.spec.Limit == pool.Unlimited {
 			continue
 		}
@@ -236,6 +236,7 @@ func (p *plan) choose(x *demand) (*loan, bool) {
 		if p.d.book.perPool[n.pool] > 0 || p.d.advances.in(n.pool.name) {
 			return nil, false
 		}
+		l.held[i].CompareWhole(max(p.d.view.revision, n.pool.at))
 	}
 	return l, true
 }

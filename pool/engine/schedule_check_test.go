@@ -294,6 +294,9 @@ func (w *world) checkClaim(ref wire.Ref, ev *mvccpb.Event, events []*mvccpb.Even
 		if len(h.Blocks) > 0 {
 			w.seen["blocks"]++
 		}
+		if h.Compares() > slots.MaxCompares {
+			w.seen["of a whole pool"]++
+		}
 	}
 	w.check(w.sender != nil && w.part == ofCommits && w.sender.name == r.Holder.Host, "claim %s is not put by its owner", s.Claim)
 	if s.Demand.Created == 0 {
@@ -611,6 +614,9 @@ func (w *world) checkRest() {
 		for kv := range w.etcd.All(w.keys.Slots(p)) {
 			_, s, err := w.keys.DecodeSlot(string(kv.Key), kv.Value, kv.CreateRevision)
 			w.check(err == nil, "%v", err)
+			if s.Claim == fragment {
+				continue
+			}
 			is := put{s.Claim, kv.ModRevision}
 			if has[is] == nil {
 				has[is] = map[string]int{}

@@ -41,7 +41,7 @@ func TestBothMachinesKeepTheirRulesTogether(t *testing.T) {
 	t.Log(seen)
 	for _, what := range []string{
 		"adopted", "by an advance offer", "by an offer", "by an offer in memory", "by itself", "direct", "forced", "passing", "restarts",
-		"silent", "sleeps", "blocks",
+		"silent", "sleeps", "blocks", "of a whole pool",
 	} {
 		if from == 0 && seen[what] == 0 {
 			t.Errorf("no schedule has %s", what)

@@ -252,10 +252,10 @@ func (w *world) putSpec(name string, s pool.Spec) {
 // compares whole pools.
 const fragment = "fragment"
 
-// fragment fragments a pool for some seconds.
+// fragment fragments a pool for some time.
 func (w *world) fragment(name string) {
 	w.putSpec(name, pool.Spec{Limit: 300, ReserveAfter: time.Second})
-	id, _, _ := w.etcd.Grant(time.Duration(2+w.IntN(3)) * time.Second)
+	id, _, _ := w.etcd.Grant(time.Duration(2+w.IntN(20)) * time.Second)
 	r := &pool.Request{ID: fragment, Slots: map[string]int{name: 1}, Holder: pool.Holder{Host: fragment, Instance: "i"}}
 	var ops []*pb.RequestOp
 	for n := 0; n < 254; n += 2 {

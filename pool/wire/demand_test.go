@@ -139,6 +139,7 @@ func TestWhatCannotBeOffersIsRefused(t *testing.T) {
 		"out of range":       one(Take{Blocks: []Block{{Area: 50}}, Spec: 1}),
 		"count must be":      one(Take{Blocks: []Block{{}}, Spec: 1}),
 		"areas":              one(Take{Numbers: []int{1}, Spec: 1, Areas: [][2]int64{{0, 0}}}),
+		"areas: [-1 4]":      one(Take{Numbers: []int{1}, Spec: 1, Areas: [][2]int64{{-1, 4}, {0, 4}}}),
 	} {
 		if _, err := DecodeOffers("key-1", EncodeOffers(list)); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "key-1") {
 			t.Errorf("%v, want %s", err, want)
@@ -149,6 +150,7 @@ func TestWhatCannotBeOffersIsRefused(t *testing.T) {
 // FuzzDecodeOffers reads values of offers keys. What is read can be taken.
 func FuzzDecodeOffers(f *testing.F) {
 	f.Add(EncodeOffers([]Offer{{Demand: DemandRef{Pool: "db", Created: 1}, Take: map[string]Take{"db": {Numbers: []int{1}, Spec: 1, Areas: [][2]int64{{0, 4}}}}}}))
+	f.Add(EncodeOffers([]Offer{{Demand: DemandRef{Pool: "db", Created: 1}, Take: map[string]Take{"db": {Numbers: []int{1}, Spec: 1, Areas: [][2]int64{{-1, 4}}}}}}))
 	f.Add(EncodeOffers([]Offer{{Demand: DemandRef{Pool: "db", Created: 1}, Refused: "it does not exist"}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		list, err := DecodeOffers("k", data)

@@ -108,7 +108,7 @@ func (t Take) Held() (slots.Held, error) {
 		h.Blocks = append(h.Blocks, block)
 	}
 	for _, a := range t.Areas {
-		if a[0] < 0 || a[0] >= slots.MaxAreas || a[1] < 1 {
+		if whole := a[0] == slots.WholePool && len(t.Areas) == 1; !whole && (a[0] < 0 || a[0] >= slots.MaxAreas) || a[1] < 1 {
 			return h, fmt.Errorf("areas: %d is not an area that is known at a revision", a)
 		}
 		h.Areas = append(h.Areas, slots.Area{Area: int(a[0]), Revision: a[1]})
