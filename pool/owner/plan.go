@@ -3,7 +3,6 @@ package owner
 import (
 	"time"
 
-	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
@@ -21,7 +20,7 @@ type plan struct {
 
 // all adds all that can be done.
 func (p *plan) all() {
-	p.unqueue()
+	p.unqueueUnseated()
 	p.commitOffers()
 	p.serve()
 	p.claims()
@@ -65,8 +64,9 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 		case d == nil || d.claim.state != waiting || d.claim.withdrawn:
 			unused = append(unused, offer.Demand)
 			continue
-		case offer.Refused != "":
-			p.refuse(d.claim, problem.New(problem.NoCapacity, "%s", offer.Refused))
+		case offer.Refused: // its dispatcher may not know yet that a pool was created
+			d.claim.arrive(d.claim.came, p.memory.begun)
+			p.unqueue(d)
 			continue
 		}
 		d.unfit()
@@ -425,7 +425,7 @@ func (p *plan) judge(c *Claim) (v verdict) {
 	for _, name := range c.pools {
 		k := p.memory.of(name, p.now)
 		fresh := k.read > c.arrived
-		why, err := k.objection(c.request.Slots[name], c.passing.turn.of(name))
+		why, err := k.objection(c)
 		if why == Pending && c.request.Wait > 0 && p.queue.keeps(name) {
 			fresh = true // others of this instance wait for it: this one waits behind them
 		}
@@ -449,14 +449,17 @@ func (p *plan) judge(c *Claim) (v verdict) {
 	return v
 }
 
-// objection returns why a claim of n slots can't be made while its pool is pending as it was at a revision, as far as is known: it has to wait, or never can.
-func (k *known) objection(n int, pending int64) (why Why, err error) {
+// objection returns why a claim can't be made, as far as is known of a pool: it has to wait, or never can.
+func (k *known) objection(c *Claim) (why Why, err error) {
+	n := c.request.Slots[k.name]
 	switch s := k.spec; {
 	case k.err != nil:
 		return "", k.err
-	case s.Limit > 0 && n > s.Limit:
+	case s.Limit > 0 && n > s.Limit && !c.hasWaited():
 		return "", s.Exceeded(pool.Need{Pool: k.name, N: n})
-	case k.pending != pending:
+	case s.Limit > 0 && n > s.Limit:
+		return Full, nil
+	case k.pending != c.passing.turn.of(k.name):
 		return Pending, nil
 	case k.at > 0 && (s.Paused || s.Limit == pool.Closed):
 		return Closed, nil
