@@ -611,7 +611,7 @@ func (n *node) takeOver() {
 			return
 		}
 		for _, c := range n.owner.Adopt(kvs, n.w.now) {
-			n.of[c.Claim] = &wanted{Claim: c.Claim, granted: true}
+			n.of[c] = &wanted{Claim: c, granted: true}
 			n.w.seen["adopted"]++
 		}
 	})

@@ -25,12 +25,6 @@ func (c *Claim) Place() (Place, bool) {
 	return Place{stamp: s, since: d.since, came: d.came, reserves: d.reserves}, ok
 }
 
-// hasWaited reports whether it goes on waiting, or is of a step: then it waits also for more slots than a limit that was lowered
-// meanwhile, and may be raised again.
-func (c *Claim) hasWaited() bool {
-	return c.request.Wait > 0 && (c.place != nil || c.request.Since > 0)
-}
-
 // keepPlace keeps the place of a claim that waits for when it has to wait again.
 func (c *Claim) keepPlace() {
 	if p, ok := c.Place(); ok {
