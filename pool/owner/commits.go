@@ -331,12 +331,6 @@ func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
 		o.unmet(it, part{unmet: it.claim})
 		return
 	}
-	at := 0
-	for _, r := range it.reads {
-		if len(responses) > 0 {
-			at += o.memory.answer(r, responses[at:], revision)
-		}
-	}
 	c := it.claim
 	if c.passing.turn != nil && c.demand != nil {
 		o.surveys.again()
@@ -352,6 +346,12 @@ func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
 			o.memory.pools[name].use(-1)
 		}
 		c.lose(o.memory.begun)
+	}
+	at := 0
+	for _, r := range it.reads { // which may show that another compare has failed, and the numbers are free
+		if len(responses) > 0 {
+			at += o.memory.answer(r, responses[at:], revision)
+		}
 	}
 	o.retry(it)
 }
