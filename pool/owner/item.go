@@ -331,9 +331,9 @@ func (m *memory) mark(name string, revision int64, op *pb.RequestOp) *item {
 }
 
 // note adds a notice.
-func (it *item) note(put *pb.RequestOp) { it.notice = append(it.notice, put) }
+func (it *item) note(change *pb.RequestOp) { it.notice = append(it.notice, change) }
 
-// noticeAlone has a part that is sent without others put the keys itself.
+// noticeAlone has a part that is sent without others change the keys itself.
 func (it *item) noticeAlone() {
 	it.then = slices.Concat(it.notice, it.then)
 	it.extra += len(it.notice)

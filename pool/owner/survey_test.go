@@ -34,9 +34,12 @@ func (w *world) all(prefix string) iter.Seq[*mvccpb.KeyValue] {
 func (w *world) at(revision int64, taken map[string]int, without map[string]bool) (all, granted []waiter) {
 	w.shown = revision
 	defer func() { w.shown = 0 }()
-	all = slices.DeleteFunc(w.waiters(), func(x waiter) bool { return without[x.Claim] })
+	all = slices.DeleteFunc(w.waiters(), func(x waiter) bool { return without[x.named()] })
 	return all, w.admittedWith(all, taken)
 }
+
+// named returns the name of the claim of a demand. Those of several hosts may have one id.
+func (x waiter) named() string { return asked(&pool.Request{ID: x.Claim, Holder: x.Holder}) }
 
 // turnOf returns the claim of an id that takes slots although others wait, nil if it does not.
 func (w *world) turnOf(id string) *Claim {
@@ -57,7 +60,7 @@ func (w *world) checkTurns(claims []*Claim, rev int64) {
 	since := rev
 	for _, c := range claims {
 		since = min(since, c.passing.turn.revision)
-		ids[c.request.ID] = true
+		ids[asked(c.request)] = true
 		for p, n := range c.request.Slots {
 			taken[p] += n
 			pools[p] = true
@@ -75,20 +78,20 @@ func (w *world) checkTurns(claims []*Claim, rev int64) {
 	all, _ := w.at(rev-1, nil, nil)
 	for _, x := range all {
 		lists := slices.ContainsFunc(x.Pending, func(p string) bool { return pools[p] })
-		without[x.Claim] = x.ref.Created > since && !lists // it has come since, and has free slots in these pools
+		without[x.named()] = x.ref.Created > since && !lists // it has come since, and has free slots in these pools
 	}
 	_, before := w.at(rev-1, nil, without)
 	maps.Copy(without, ids)
 	_, after := w.at(rev-1, taken, without)
 	_, then := w.at(since, nil, nil)
 	in := func(all []waiter, x waiter) bool {
-		return slices.ContainsFunc(all, func(o waiter) bool { return o.Claim == x.Claim })
+		return slices.ContainsFunc(all, func(o waiter) bool { return o.ref == x.ref })
 	}
 	if slices.ContainsFunc(before, func(x waiter) bool { return x.ref.Created <= since && !in(then, x) }) {
 		return // another one has come to fit since, and keeps what was free
 	}
 	for _, x := range before {
-		if ids[x.Claim] || in(after, x) {
+		if ids[x.named()] || in(after, x) {
 			continue
 		}
 		for p := range x.Pools {

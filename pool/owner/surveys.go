@@ -214,7 +214,7 @@ func (s *surveys) failed(v *survey, err error) {
 
 // anyFits reports whether a demand would fit if no other waited. If none does, the others need not be read.
 func (s *surveys) anyFits(v *survey) bool {
-	free := v.state.Turns(s.by.Host, s.by.Instance)
+	free := v.state.Turns(s.by.Host, s.by.Instance, s.over)
 	for d := range s.queue.demands() {
 		if !v.knows(d.claim.pools) || free.Short(d.claim.request.Slots) == "" {
 			return true
@@ -223,15 +223,31 @@ func (s *surveys) anyFits(v *survey) bool {
 	return false
 }
 
+// over reports whether a demand of this instance is over that etcd still has: its key is to be put without it. Its claim was
+// withdrawn, or what that has held is gone, and so is the record that says so.
+func (s *surveys) over(ref wire.DemandRef) bool {
+	d, _ := s.queue.find(ref)
+	if d == nil || !d.over {
+		return false
+	}
+	s.queue.change(d.key)
+	return true
+}
+
 // decide decides which claims have their turn.
 func (s *surveys) decide(v *survey) {
 	if len(v.helps) > 0 {
 		s.decideHelp(v)
 		return
 	}
-	turns := v.state.Turns(s.by.Host, s.by.Instance)
+	turns := v.state.Turns(s.by.Host, s.by.Instance, s.over)
 	t := &v.turn
 	t.revision = v.revision
+	for _, name := range v.pools {
+		if !v.brief && t.pending[name] > 0 && turns.Waiting(name) == 0 && !v.cut[name] {
+			t.empty = append(t.empty, name)
+		}
+	}
 	for _, c := range v.claims {
 		switch short := turns.Short(c.request.Slots); {
 		case c.withdrawn:
@@ -251,11 +267,7 @@ func (s *surveys) decide(v *survey) {
 	fit := map[*demand]bool{}
 	for _, ref := range turns.Own() {
 		d, _ := s.queue.find(ref)
-		switch {
-		case d == nil || v.brief || !v.knows(d.claim.pools):
-			continue
-		case d.over: // what its claim has held is gone, and so is the record that says so
-			s.queue.change(d.key)
+		if d == nil || v.brief || !v.knows(d.claim.pools) {
 			continue
 		}
 		if fit[d] = true; d.fit(v.at) || v.serves == servesAll {
@@ -268,11 +280,8 @@ func (s *surveys) decide(v *survey) {
 		}
 	}
 	for _, name := range v.pools {
-		if delete(s.kept, name); s.mode != servesAll || t.pending[name] == 0 || turns.Others(name) > 0 {
-			continue
-		}
-		if s.kept[name] = true; turns.Waiting(name) == 0 && !v.cut[name] {
-			t.empty = append(t.empty, name)
+		if delete(s.kept, name); s.mode == servesAll && t.pending[name] > 0 && turns.Others(name) == 0 {
+			s.kept[name] = true
 		}
 	}
 	if len(t.claims)+len(t.empty) > 0 {
