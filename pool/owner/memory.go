@@ -141,11 +141,13 @@ func (m *memory) leaseDuration(c *Claim) (d time.Duration) {
 
 // age forgets pools that are not used, and what is too old of the others.
 func (m *memory) age(now time.Duration) {
+	kept := map[string]*known{} // a map does not become smaller
 	for name, k := range m.pools {
-		if k.Age(now); k.held == 0 && now-k.used > unusedFor {
-			delete(m.pools, name)
+		if k.Age(now); k.held > 0 || now-k.used <= unusedFor {
+			kept[name] = k
 		}
 	}
+	m.pools = kept
 }
 
 // forget forgets what may have changed unseen.
