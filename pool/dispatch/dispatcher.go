@@ -420,13 +420,19 @@ func (d *Dispatcher) left(o *owner) {
 	d.owners.forget(o)
 }
 
+// Busy reports whether there are demands, offers or pending pools.
+func (d *Dispatcher) Busy() bool {
+	if len(d.owners.all)+len(d.book.keys)+len(d.book.own)+len(d.book.leaving)+len(d.book.foreign) > 0 {
+		return true
+	}
+	return len(d.view.pending)+len(d.pending.await)+len(d.advances.there)+len(d.advances.await) > 0
+}
+
 // Sleep ends that the dispatcher follows pools, if there is nothing to follow: no demands, offers or pending pools for a
 // second, which its sign of life has said. It is to be woken by a listing of all when a key below pending/ is put after the
 // revision that is returned, or its own instance puts a demand.
 func (d *Dispatcher) Sleep(now time.Duration) (revision int64, ok bool) {
-	busy := len(d.owners.all)+len(d.book.keys)+len(d.book.own)+len(d.book.leaving)+len(d.book.foreign) > 0
-	busy = busy || len(d.view.pending)+len(d.pending.await)+len(d.advances.there)+len(d.advances.await) > 0
-	if busy || d.flight != nil || !d.mark.idle(now) || !d.view.complete() {
+	if d.Busy() || d.flight != nil || !d.mark.idle(now) || !d.view.complete() {
 		return 0, false
 	}
 	return d.view.sleep(), true

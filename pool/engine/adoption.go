@@ -64,6 +64,7 @@ func (a *adoption) begin(ctx context.Context) {
 			for _, c := range a.owner.Adopt(kvs, a.e.now()) {
 				a.claims = append(a.claims, a.requests.adopt(c))
 			}
+			a.life.end(func(*pool.Claim) error { return a.life.cause }) // if all have ended meanwhile
 		})
 	})
 }

@@ -49,16 +49,8 @@ func (opener) Follower(b store.Backend, keys store.Keys) enginetest.Follower {
 	return follower{list.NewFollower(b, keys, hclog.NewNullLogger())}
 }
 func (opener) Known() map[string]string {
-	const (
-		left = "what says that a pool is pending is left in etcd"
-	)
 	return map[string]string{
-		"an instance that stops refuses new claims and those that wait":                        left,
-		"waiting claims of a process that was killed are gone within 15 s":                     left,
-		"a waiting claim that is not in etcd yet is listed by its instance":                    "only demands in etcd are listed",
-		"metrics count what was granted, refused, lost and is held":                            "it has no metrics yet",
-		"a claim is not granted on a lease that was lost before a restore has brought it back": "a restore has lost leases count again",
-		"names of pools that are not in use are forgotten":                                     "it keeps 1 KB of each",
+		"metrics count what was granted, refused, lost and is held": "it has no metrics yet",
 	}
 }
 

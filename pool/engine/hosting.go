@@ -71,6 +71,19 @@ func (h *hosting) candidates() []dispatch.Candidate {
 	return h.d.Candidates()
 }
 
+// needed reports whether this instance is to dispatch though it ends: pools are pending, or may be, and no other can follow.
+func (h *hosting) needed() bool {
+	switch {
+	case h.d == nil:
+		return h.owner.Left()
+	case len(h.d.Candidates()) > 0:
+		return false
+	case h.state == awake:
+		return h.d.Busy()
+	}
+	return h.state != asleep || h.slept == 0 // it has not read what there is
+}
+
 // leaseLost ends that the role is on a lease that was lost.
 func (h *hosting) leaseLost(id store.LeaseID) {
 	if h.lease == id {

@@ -116,6 +116,7 @@ func (l *loop) act(ctx context.Context) time.Duration {
 		l.prepared = true
 		close(l.e.ready)
 	}
+	l.life.handOver()
 	l.polls.act(ctx, now, wall)
 	l.waitings.act(ctx)
 	l.revocations.act(ctx, now)
@@ -127,7 +128,7 @@ func (l *loop) act(ctx context.Context) time.Duration {
 	l.read(ctx)
 	l.suspect()
 	l.requests.answer(l.owner.Results())
-	l.life.act(now)
+	l.life.act()
 	l.audit.act(ctx, now)
 	return l.wakes(now)
 }

@@ -262,7 +262,6 @@ func (r *requests) adopt(c *owner.Claim) *pool.Claim {
 	e := &entry{request: c.Request(), claim: c}
 	r.byID[e.request.ID], r.of[c] = e, e
 	r.begin(e)
-	r.begun(e)
 	r.revocations.obey(e)
 	return e.granted
 }
