@@ -1,7 +1,9 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -14,7 +16,11 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/engine"
+	"github.com/berthhq/berth/pool/list"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 const (
@@ -40,11 +46,12 @@ type bridgeLeases struct {
 	lease   store.LeaseID
 	left    int       // keys that can still be attached
 	until   time.Time // when it takes no more
+	valid   map[store.LeaseID]time.Time // until when leases take what was reserved
 	trouble error
 }
 
 func newBridgeLeases(b store.Backend, startTimeout time.Duration) *bridgeLeases {
-	return &bridgeLeases{backend: b, ttl: startTimeout + bridgeMargin, wanted: make(chan struct{}, 1)}
+	return &bridgeLeases{backend: b, ttl: startTimeout + bridgeMargin, wanted: make(chan struct{}, 1), valid: map[store.LeaseID]time.Time{}}
 }
 
 // Acquire reserves keys. The lease duration of the pools does not matter: the claim must
@@ -66,18 +73,19 @@ func (l *bridgeLeases) Acquire(_ time.Duration, keys int) (store.LeaseID, bool) 
 // Release does nothing: the lease takes new keys only for a short time.
 func (l *bridgeLeases) Release(store.LeaseID, int) {}
 
-// Keeps is false: these leases are never renewed.
-func (l *bridgeLeases) Keeps(store.LeaseID) bool { return false }
-
-// Valid is false: slots on these leases are not retained.
-func (l *bridgeLeases) Valid(store.LeaseID) bool { return false }
+// Valid reports whether a lease lives for long enough.
+func (l *bridgeLeases) Valid(id store.LeaseID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Now().Before(l.valid[id])
+}
 
 // Suspect makes the next claim use another lease.
 func (l *bridgeLeases) Suspect(ids ...store.LeaseID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range ids {
-		if id == l.lease {
+		if delete(l.valid, id); id == l.lease {
 			l.left = 0
 		}
 	}
@@ -118,7 +126,9 @@ func (l *bridgeLeases) grant(ctx context.Context) error {
 	defer l.mu.Unlock()
 	l.trouble = err
 	if err == nil {
+		maps.DeleteFunc(l.valid, func(_ store.LeaseID, until time.Time) bool { return begun.After(until) })
 		l.lease, l.left, l.until = id, bridgeKeys, begun.Add(bridgeFor)
+		l.valid[id] = begun.Add(bridgeMargin)
 	}
 	return err
 }
@@ -133,52 +143,78 @@ const (
 	guardTimeout = time.Second
 )
 
-// bridge holds slots of pools for admitted runs until their executors take them over. It
-// exists once a run needs pools.
+// bridge dispatches the claims that wait on any host. It holds slots of pools for admitted runs until their executors
+// take them over, and follows the pools once a run needs some.
 type bridge struct {
-	cfg    Config
-	leases *bridgeLeases
-	engine *pool.Engine
-	pools  *pool.Follower
+	cfg      Config
+	leases   *bridgeLeases
+	presence *lease.Keeper // of the leases of the dispatcher's role
+	engine   *engine.Engine
+	pools    *list.Follower
 	// changed signals that pools have changed.
 	changed chan struct{}
-	since   time.Time
-	seen    bool // the pools have been read
+	since   time.Time // when it began to follow them; zero before
+	seen    bool      // the pools have been read
 }
 
 // starting reports whether the pools are not read yet, shortly after the start: runs
 // without pools would pass the others if they were admitted meanwhile.
 func (b *bridge) starting(now time.Time) bool { return !b.seen && now.Sub(b.since) < firstReadTime }
 
+// following reports whether a run has needed pools.
+func (b *bridge) following() bool { return !b.since.IsZero() }
+
 func newBridge(cfg Config) *bridge {
-	b := &bridge{cfg: cfg, leases: newBridgeLeases(cfg.Backend, cfg.StartTimeout), changed: make(chan struct{}, 1), since: time.Now()}
-	b.pools = pool.NewFollower(cfg.Backend, cfg.Keys, cfg.Logger)
-	b.engine = pool.New(pool.Config{
-		Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
-		Leases: b.leases, Logger: cfg.Logger,
+	b := &bridge{cfg: cfg, leases: newBridgeLeases(cfg.Backend, cfg.StartTimeout), changed: make(chan struct{}, 1)}
+	b.pools = list.NewFollower(cfg.Backend, cfg.Keys, cfg.Logger)
+	b.presence = lease.NewKeeper(lease.Config{
+		Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance, Logger: cfg.Logger.Named("waiters"),
+		OnReady: func() { b.engine.LeasesReady() },
+		OnLost:  func(id store.LeaseID, cause error) { b.engine.LeaseLost(id, cause) },
+	})
+	b.engine = engine.New(engine.Config{
+		Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance, Kind: wire.Coordinator,
+		Leases: b.leases, WaiterLeases: b.presence, PollInterval: cfg.TickInterval, Logger: cfg.Logger,
 	})
 	return b
 }
 
-// run works until ctx ends. The slots that it holds then expire with their lease unless
-// they are taken over.
+// run works until ctx ends, and then has another instance dispatch. The slots that it holds expire with their lease unless they
+// are taken over.
 func (b *bridge) run(ctx context.Context) error {
-	g, inner := errgroup.WithContext(ctx)
+	g, inner := errgroup.WithContext(context.WithoutCancel(ctx))
 	g.Go(func() error { return b.leases.run(inner, b.engine.LeasesReady) })
+	g.Go(func() error { return b.presence.Run(inner) })
 	g.Go(func() error { return b.engine.Run(inner) })
-	g.Go(func() error { return b.pools.Run(inner) })
-	g.Go(func() error { return b.follow(inner) })
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(inner, guardTimeout)
+			defer cancel()
+			_ = b.engine.Stop(last) // else others see that its mark is old
+		case <-inner.Done():
+		}
+		return cmp.Or(context.Cause(ctx), context.Cause(inner))
+	})
 	err := g.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardTimeout)
 	defer cancel()
+	b.presence.RevokeAll(last)
 	if left := b.engine.RemoveGuard(last); left != nil {
 		b.cfg.Logger.Debug("the guard could not be removed", "error", left)
 	}
 	return err
 }
 
-// follow signals that pools have changed, once the engine can claim.
+// follow follows the pools, and signals that they have changed once the engine can claim.
 func (b *bridge) follow(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.pools.Run(ctx) })
+	g.Go(func() error { return b.signal(ctx) })
+	return g.Wait()
+}
+
+func (b *bridge) signal(ctx context.Context) error {
 	if err := b.engine.Ready(ctx); err != nil {
 		return err
 	}

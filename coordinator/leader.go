@@ -43,7 +43,7 @@ type leader struct {
 	revoker              *claimRevoker
 	deleter              *stepDeleter
 	tasks                *taskDeleter
-	pools                *bridge            // nil until a run needs pools
+	pools                *bridge
 	spawn                func(func() error) // ends with the term
 
 	troubled   bool  // the last tick failed, which was logged
@@ -70,6 +70,7 @@ func newLeader(cfg Config, m *metrics, journal *run.Journal, term election.Candi
 		journal:    journal,
 		fence:      election.NewFence(cfg.Keys.Coordinators(), term),
 		unresolved: true, // of an earlier term on the same lease
+		pools:      newBridge(cfg),
 
 		revoker: newClaimRevoker(cfg, m), deleter: newStepDeleter(cfg), tasks: newTaskDeleter(cfg),
 	}
@@ -93,6 +94,7 @@ func (l *leader) run(ctx context.Context) error {
 	g.Go(func() error { return l.tasks.run(ctx) })
 	compacter, _ := l.cfg.Backend.(store.Compacter)
 	g.Go(func() error { return (&compaction{cfg: l.cfg, metrics: l.metrics, etcd: compacter}).run(ctx) })
+	g.Go(func() error { return l.pools.run(ctx) })
 	l.spawn = g.Go
 	g.Go(func() error { return l.loop(ctx) })
 	return g.Wait()
@@ -131,7 +133,7 @@ func (l *leader) loop(ctx context.Context) error {
 				}
 				l.changed(len(m.Events) > 0 || m.Snapshot != nil)
 			}
-		case <-l.poolsChanged():
+		case <-l.pools.changed:
 			l.changed(l.state.queue.gated > 0 || len(l.state.kept) > 0)
 		case now := <-next.C:
 			wait, err := l.step(ctx, now)
@@ -216,9 +218,9 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 		return l.idle(now), nil
 	}
 	l.dirty = false
-	if l.pools == nil && (l.state.queue.gated > 0 || len(l.state.kept) > 0) {
-		l.pools = newBridge(l.cfg)
-		l.spawn(func() error { return l.pools.run(ctx) })
+	if !l.pools.following() && (l.state.queue.gated > 0 || len(l.state.kept) > 0) {
+		l.pools.since = now
+		l.spawn(func() error { return l.pools.follow(ctx) })
 	}
 	l.revoker.add(l.state.revoke)
 	err := l.tick(ctx, now)
@@ -250,15 +252,6 @@ func (l *leader) idle(now time.Time) time.Duration {
 		return l.cfg.TickInterval
 	}
 	return max(debounce, min(l.cfg.TickInterval, l.deadline.Sub(now)))
-}
-
-// poolsChanged returns a channel that receives when pools may have changed; nil if no run
-// needs any.
-func (l *leader) poolsChanged() <-chan struct{} {
-	if l.pools == nil {
-		return nil
-	}
-	return l.pools.changed
 }
 
 // fenceEarlierWrites makes sure that no earlier write with this key can commit any more.

@@ -50,6 +50,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/sidecar/source"
 )
 
@@ -321,8 +322,8 @@ type operator struct {
 }
 
 // read reads all pools at one revision.
-func (o *operator) read(ctx context.Context) (*pool.Reader, error) {
-	r, err := pool.Read(ctx, o.backend, o.keys)
+func (o *operator) read(ctx context.Context) (*list.State, error) {
+	r, err := list.Read(ctx, o.backend, o.keys)
 	if err != nil {
 		return nil, store.Problem("the pools could not be read", err)
 	}

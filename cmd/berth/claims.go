@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 )
 
 func claimsCommand() *cli.Command {
@@ -50,16 +51,16 @@ func claimsList(r *request) error {
 		return err
 	}
 	if name := r.String("pool"); name != "" {
-		if _, err := all.Pool(name); err != nil {
+		if _, err := all.Pool(name, list.Own{}); err != nil {
 			return err
 		}
 	}
-	holders, waiters := all.Claims()
+	holders, waiters := all.Claims(list.Own{})
 	holders = keep(holders, func(h pool.HolderStatus) bool { return wanted(r, h.Pools, h.Host) })
 	waiters = keep(waiters, func(w pool.WaiterStatus) bool { return wanted(r, w.Pools, w.Host) })
-	list := inspect.ListOf(holders, inspect.HeldClaimOf)
-	list.Items = append(list.Items, inspect.ListOf(waiters, inspect.WaitingClaimOf).Items...)
-	return r.print(list, func(out *page) { claimsTable(out, list.Items) })
+	shown := inspect.ListOf(holders, inspect.HeldClaimOf)
+	shown.Items = append(shown.Items, inspect.ListOf(waiters, inspect.WaitingClaimOf).Items...)
+	return r.print(shown, func(out *page) { claimsTable(out, shown.Items) })
 }
 
 // wanted reports whether a claim is to be listed.
@@ -145,7 +146,7 @@ func claimsRevoke(r *request, wait time.Duration) error {
 			if err != nil {
 				return false, err
 			}
-			w, err := all.Why(done.Claim)
+			w, err := all.Why(done.Claim, list.Own{})
 			return err != nil || w.Fenced(done.Fence) == nil, nil
 		})
 		if err != nil {

@@ -7,17 +7,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berthhq/berth/coordinator/run"
-	"github.com/berthhq/berth/internal/audit"
-	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar/api"
-
 	"github.com/urfave/cli/v2"
 
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func poolsCommand() *cli.Command {
@@ -445,7 +445,7 @@ func orphanedOf(r *request, holders []pool.HolderStatus, waiters []pool.WaiterSt
 		}
 	}
 	slices.Sort(ended)
-	stuck, err := pool.Stuck(r.ctx(), r.backend, r.keys, slices.Compact(ended))
+	stuck, err := list.Stuck(r.ctx(), r.backend, r.keys, slices.Compact(ended))
 	return all, stuck, err
 }
 
@@ -454,13 +454,13 @@ func verify(r *request) error {
 	if err != nil {
 		return err
 	}
-	holders, waiters := all.Claims()
+	holders, waiters := all.Claims(list.Own{})
 	orphaned, stuck, err := orphanedOf(r, holders, waiters)
 	if err != nil {
 		return err
 	}
 	found := verifyRecord{
-		Revision: all.Revision(), Pools: len(all.Pools()), Claims: len(holders), Waiting: len(waiters),
+		Revision: all.Revision(), Pools: len(all.Pools(list.Own{})), Claims: len(holders), Waiting: len(waiters),
 		Violations: append(append([]pool.Violation{}, all.Verify()...), stuck...), Orphaned: orphaned,
 	}
 	if err := r.print(found, func(out *page) { verifyText(out, found) }); err != nil {

@@ -15,7 +15,9 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/registry"
+	"github.com/berthhq/berth/pool/revoke"
 )
 
 // Reader reads the state of berth. Its parts are read one after another, so what it
@@ -54,8 +56,8 @@ type Snapshot struct {
 }
 
 // read reads all pools at one revision.
-func (s Snapshot) read(ctx context.Context) (*pool.Reader, error) {
-	r, err := pool.Read(ctx, s.Backend, s.Keys)
+func (s Snapshot) read(ctx context.Context) (*list.State, error) {
+	r, err := list.Read(ctx, s.Backend, s.Keys)
 	if err != nil {
 		return nil, store.Problem("the pools could not be read", err)
 	}
@@ -68,7 +70,7 @@ func (s Snapshot) Pools(ctx context.Context) ([]pool.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.Pools(), nil
+	return r.Pools(list.Own{}), nil
 }
 
 // Pool implements [Source].
@@ -77,7 +79,7 @@ func (s Snapshot) Pool(ctx context.Context, name string) (pool.Detail, error) {
 	if err != nil {
 		return pool.Detail{}, err
 	}
-	return r.Pool(name)
+	return r.Pool(name, list.Own{})
 }
 
 // Claims implements [Source].
@@ -86,7 +88,7 @@ func (s Snapshot) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.Waite
 	if err != nil {
 		return nil, nil, err
 	}
-	holders, waiters := r.Claims()
+	holders, waiters := r.Claims(list.Own{})
 	return holders, waiters, nil
 }
 
@@ -96,7 +98,7 @@ func (s Snapshot) Why(ctx context.Context, claim string) (pool.Why, error) {
 	if err != nil {
 		return pool.Why{}, err
 	}
-	return r.Why(claim)
+	return r.Why(claim, list.Own{})
 }
 
 // Space implements [Source].
@@ -105,7 +107,7 @@ func (s Snapshot) Space(ctx context.Context) (*pool.Space, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.Space(), nil
+	return r.Space(list.Own{}), nil
 }
 
 // Hosts implements [Source].
@@ -140,7 +142,7 @@ func (s Snapshot) DeletePool(ctx context.Context, name string, condition store.C
 
 // Revoke implements [Source].
 func (s Snapshot) Revoke(ctx context.Context, claim string, force bool, may ...pool.May) (pool.Revocation, error) {
-	return pool.Revoker{Backend: s.Backend, Keys: s.Keys}.Revoke(ctx, claim, force, may...)
+	return revoke.Revoker{Backend: s.Backend, Keys: s.Keys}.Revoke(ctx, claim, force, may...)
 }
 
 // NewReader returns a [Reader] of a source. Logger logs the actions of operators; it may be

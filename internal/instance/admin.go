@@ -7,7 +7,9 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/registry"
+	"github.com/berthhq/berth/pool/revoke"
 )
 
 // Admin reads and changes pools and revokes claims for an operator. It is not an
@@ -39,8 +41,8 @@ func Connect(ctx context.Context, o Options) (*Admin, error) {
 func (a *Admin) Close() error { return a.backend.Close() }
 
 // Read reads the state of all pools at one revision.
-func (a *Admin) Read(ctx context.Context) (*pool.Reader, error) {
-	r, err := pool.Read(ctx, a.backend, a.keys)
+func (a *Admin) Read(ctx context.Context) (*list.State, error) {
+	r, err := list.Read(ctx, a.backend, a.keys)
 	return r, etcdProblem(err)
 }
 
@@ -61,9 +63,9 @@ func (a *Admin) DeletePool(ctx context.Context, name string, condition store.Con
 	return err
 }
 
-// Revoke revokes a claim of any host: see [pool.Revoker.Revoke].
+// Revoke revokes a claim of any host: see [revoke.Revoker.Revoke].
 func (a *Admin) Revoke(ctx context.Context, id string, force bool, may ...pool.May) (pool.Revocation, error) {
-	return pool.Revoker{Backend: a.backend, Keys: a.keys}.Revoke(ctx, id, force, may...)
+	return revoke.Revoker{Backend: a.backend, Keys: a.keys}.Revoke(ctx, id, force, may...)
 }
 
 // LeaseEnds returns how long leases live unless they are renewed: see

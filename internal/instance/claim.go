@@ -115,7 +115,7 @@ func (c *Client) Claim(ctx context.Context, slots Slots, opts ...ClaimOption) (*
 func (c *Client) Reconsider() { c.engine.Reconsider() }
 
 // Prospects reports of each request whether its slots are free for it: see
-// [pool.Engine.Prospects].
+// [engine.Engine.Prospects].
 func (c *Client) Prospects(ctx context.Context, asked []*pool.Request) ([]bool, error) {
 	return c.engine.Prospects(ctx, asked)
 }
@@ -123,11 +123,11 @@ func (c *Client) Prospects(ctx context.Context, asked []*pool.Request) ([]bool, 
 // ClaimTimeout returns how long claims without [WithWait] wait.
 func (c *Client) ClaimTimeout() time.Duration { return c.opts.ClaimTimeout }
 
-// Withdraw removes a waiting claim from the wait queue: see [pool.Engine.Withdraw].
+// Withdraw removes a waiting claim from the wait queue: see [engine.Engine.Withdraw].
 func (c *Client) Withdraw(ctx context.Context, id string) { c.engine.Withdraw(ctx, id) }
 
 // TakeOver transfers a claim that another instance offers to this client, and records
-// the run that it is for: see [pool.Engine.TakeOver]. If ctx ends first and the transfer
+// the run that it is for: see [engine.Engine.TakeOver]. If ctx ends first and the transfer
 // happened nevertheless, the claim is released.
 func (c *Client) TakeOver(ctx context.Context, h pool.TakeOver) (*Claim, error) {
 	if h.Holder.ClaimedBy == "" {
@@ -217,7 +217,7 @@ func (cl *Claim) Release(ctx context.Context) error {
 }
 
 // ReleaseWith is [Claim.Release] with further writes in the same transaction: see
-// [pool.Engine.ReleaseWith].
+// [engine.Engine.ReleaseWith].
 func (cl *Claim) ReleaseWith(ctx context.Context, x store.Extra, place *pool.Place, asked func()) (revision int64, err error) {
 	ctx, span := cl.releasing(ctx)
 	revision, err = cl.client.engine.ReleaseWith(ctx, cl.Claim, x, place, asked)

@@ -36,12 +36,11 @@ import (
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/pool/journal"
+	"github.com/berthhq/berth/pool/engine"
 	"github.com/berthhq/berth/pool/registry"
 )
 
@@ -160,12 +159,11 @@ type Client struct {
 	keys         store.Keys
 	backend      *store.Client
 	state        *lease.State     // nil unless resumable
-	journal      *journal.Journal // of retained slots; nil without a state
 	clock        lease.Clock
 	keeper       *lease.Keeper
 	waiters      *lease.Keeper // renews the leases of waiters
 	presence     *lease.Presence
-	engine       *pool.Engine
+	engine       *engine.Engine
 	registry     registry.Registry
 	reservations reservations
 	metrics      *registrations // nil without a Registerer
@@ -244,28 +242,6 @@ func dial(ctx context.Context, o Options) (*store.Client, error) {
 	return backend, nil
 }
 
-// openJournal opens the journal of retained slots. Holders of an instance that can't be resumed die
-// with its process, so it needs none: nil. Where boots can't be distinguished, it keeps nothing, and so
-// no slots are retained.
-func (c *Client) openJournal() (pool.Journal, error) {
-	if c.state == nil {
-		return nil, nil
-	}
-	boot, err := proc.Boot()
-	if err != nil {
-		return noJournal{err}, nil
-	}
-	c.journal, err = journal.Open(filepath.Join(c.opts.StateDir, c.opts.Instance), boot)
-	return c.journal, err
-}
-
-// noJournal keeps nothing.
-type noJournal struct{ err error }
-
-func (noJournal) Get(string) []byte          { return nil }
-func (j noJournal) Put(string, []byte) error { return j.err }
-func (noJournal) Forget(string)              {}
-
 // start creates the parts and runs them.
 func (c *Client) start(ctx context.Context) error {
 	o := c.opts
@@ -305,20 +281,9 @@ func (c *Client) start(ctx context.Context) error {
 		OnReady: func() { c.engine.LeasesReady() },
 		OnLost:  func(id store.LeaseID, cause error) { c.engine.LeaseLost(id, cause) },
 	})
-	kept, err := c.openJournal()
-	if err != nil {
-		return problem.Field("state_dir", "it can't be read who has retained slots: %w", err)
-	}
-	c.engine = pool.New(pool.Config{
-		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance,
-		Leases: c.keeper, WaiterLeases: c.waiters, Journal: kept,
-		PollInterval: o.PollInterval, PollJitter: o.PollJitter,
-		Logger: o.Logger, Registerer: o.Registerer,
+	c.engine = engine.New(engine.Config{
+		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Kind: kindOf(o.Role),
+		Leases: c.keeper, WaiterLeases: c.waiters, PollInterval: o.PollInterval, Logger: o.Logger,
 	})
-	if o.Registerer != nil {
-		if err := o.Registerer.Register(c.engine); err != nil {
-			return problem.New(problem.Internal, "metrics: %w", err)
-		}
-	}
 	return c.startParts(ctx, token)
 }

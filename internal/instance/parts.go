@@ -290,9 +290,6 @@ func (c *Client) disconnect() error {
 	if c.backend != nil {
 		err = c.backend.Close()
 	}
-	if c.journal != nil {
-		err = errors.Join(err, c.journal.Close())
-	}
 	if c.state != nil {
 		err = errors.Join(err, c.state.Close())
 	}
