@@ -17,7 +17,6 @@ import (
 type Registry struct {
 	Backend store.Backend
 	Keys    store.Keys
-	codec   codec
 }
 
 // changing is what all this does, in words for errors.
@@ -60,7 +59,7 @@ func (r Registry) set(ctx context.Context, name string, ch pool.Change, create b
 		if ch.Replace {
 			base = pool.DefaultSpecOf(name)
 		}
-		spec := r.spelled().keep(ch.Apply(base))
+		spec := ch.Apply(base)
 		if err := spec.Validate(); err != nil {
 			return pool.Put{}, store.Stop(err)
 		}
@@ -150,12 +149,7 @@ func (r Registry) Delete(ctx context.Context, name string, condition store.Condi
 // Unused returns the conditions that the spec of a pool was last put at a revision, that no slots of the pool are held
 // and that no claim waits for it, and the operations that delete the pool then.
 func (r Registry) Unused(name string, revision int64) (ifs []*pb.Compare, then []*pb.RequestOp) {
-	return append(r.spelled().unused(name), store.ModEquals(r.Keys.Spec(name), revision)), r.removal(name)
-}
-
-// removal returns the operations that delete a pool.
-func (r Registry) removal(name string) []*pb.RequestOp {
-	return append([]*pb.RequestOp{store.Delete(r.Keys.Spec(name))}, r.spelled().remove(name)...)
+	return append(r.unused(name), store.ModEquals(r.Keys.Spec(name), revision)), r.removal(name)
 }
 
 // read returns the spec of a pool.
@@ -163,9 +157,9 @@ func (r Registry) read(ctx context.Context, name string) (stored, error) {
 	key := r.Keys.Spec(name)
 	resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
 	if err != nil || len(resp.Kvs) == 0 {
-		return stored{change: r.spelled().create}, err
+		return stored{}, err
 	}
-	s, err := r.spelled().decode(key, resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+	s, err := decode(key, resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
 	if err != nil {
 		return stored{}, store.Stop(problem.New(problem.CorruptValue, "%w", err))
 	}
