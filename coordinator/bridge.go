@@ -44,8 +44,8 @@ type bridgeLeases struct {
 
 	mu      sync.Mutex // guards what follows
 	lease   store.LeaseID
-	left    int       // keys that can still be attached
-	until   time.Time // when it takes no more
+	left    int                         // keys that can still be attached
+	until   time.Time                   // when it takes no more
 	valid   map[store.LeaseID]time.Time // until when leases take what was reserved
 	trouble error
 }

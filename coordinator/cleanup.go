@@ -213,7 +213,7 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]ending) error {
 	if err != nil {
 		return err
 	}
-	held, waiting := pools.Claims(list.Own{})
+	held, waiting := pools.Claims()
 	still := map[claim]bool{}
 	for _, h := range held { // the others are not held any more
 		if c := (claim{h.Claim, h.Fence}); l.asked[c] {

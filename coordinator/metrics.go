@@ -303,7 +303,7 @@ func (c *poolCollector) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		return
 	}
-	for _, p := range read.Pools(list.Own{}) {
+	for _, p := range read.Pools() {
 		emit := func(d *prometheus.Desc, n int) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), p.Name)
 		}

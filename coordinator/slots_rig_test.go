@@ -18,6 +18,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/engine"
+	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/registry"
 )
 
@@ -51,7 +53,7 @@ func needs(name string, n int) func(*run.Spec) {
 // claims returns who holds slots: claims by run, as host, slots and lease.
 func (fl *fleet) claims() map[string]pool.HolderStatus {
 	fl.t.Helper()
-	all, err := pool.Read(fl.t.Context(), fl.root, fl.keys)
+	all, err := list.Read(fl.t.Context(), fl.root, fl.keys)
 	if err != nil {
 		fl.t.Fatal(err)
 	}
@@ -79,7 +81,7 @@ func (fl *fleet) holds(want map[string]string) {
 type starter struct {
 	fl     *fleet
 	by     *storetest.Backend
-	engine *pool.Engine
+	engine *engine.Engine
 	lease  store.LeaseID
 
 	mu     sync.Mutex // guards what follows
@@ -88,7 +90,7 @@ type starter struct {
 
 func (fl *fleet) starter(host string) *starter {
 	s := &starter{fl: fl, by: fl.root.Peer(), lease: fl.executor(), claims: map[string]*pool.Claim{}}
-	s.engine = pool.New(pool.Config{Backend: s.by, Keys: fl.keys, Host: host, Instance: "sidecar", Leases: s, WaiterLeases: s})
+	s.engine = engine.New(engine.Config{Backend: s.by, Keys: fl.keys, Host: host, Instance: "sidecar", Leases: s, WaiterLeases: s})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -104,7 +106,6 @@ func (fl *fleet) starter(host string) *starter {
 
 func (s *starter) Acquire(time.Duration, int) (store.LeaseID, bool) { return s.lease, true }
 func (s *starter) Release(store.LeaseID, int)                       {}
-func (s *starter) Keeps(store.LeaseID) bool                         { return false }
 func (s *starter) Valid(store.LeaseID) bool                         { return true }
 func (s *starter) Suspect(...store.LeaseID)                         {}
 func (s *starter) Trouble() error                                   { return nil }

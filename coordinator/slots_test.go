@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/revoke"
 )
 
 func TestARunIsAdmittedWithItsSlots(t *testing.T) {
@@ -86,7 +87,7 @@ func TestARunWhoseSlotsAreGoneGoesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (pool.Revoker{Backend: fl.root, Keys: fl.keys}).Revoke(t.Context(), fl.claims()["a"].Claim, true); err != nil {
+		if _, err := (revoke.Revoker{Backend: fl.root, Keys: fl.keys}).Revoke(t.Context(), fl.claims()["a"].Claim, true); err != nil {
 			t.Fatal(err)
 		}
 		// Who has seen it admitted comes too late.

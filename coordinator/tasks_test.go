@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 )
 
 // ofTask has a step declare the limit of the task t; below -1, it only names the task.
@@ -43,7 +44,7 @@ func (fl *fleet) limitOfTask() string {
 	fl.t.Helper()
 	time.Sleep(5 * taskEvery)
 	fl.proceed()
-	all, err := pool.Read(fl.t.Context(), fl.root, fl.keys)
+	all, err := list.Read(fl.t.Context(), fl.root, fl.keys)
 	if err != nil {
 		fl.t.Fatal(err)
 	}

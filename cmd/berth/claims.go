@@ -14,7 +14,6 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/pool/list"
 )
 
 func claimsCommand() *cli.Command {
@@ -51,11 +50,11 @@ func claimsList(r *request) error {
 		return err
 	}
 	if name := r.String("pool"); name != "" {
-		if _, err := all.Pool(name, list.Own{}); err != nil {
+		if _, err := all.Pool(name); err != nil {
 			return err
 		}
 	}
-	holders, waiters := all.Claims(list.Own{})
+	holders, waiters := all.Claims()
 	holders = keep(holders, func(h pool.HolderStatus) bool { return wanted(r, h.Pools, h.Host) })
 	waiters = keep(waiters, func(w pool.WaiterStatus) bool { return wanted(r, w.Pools, w.Host) })
 	shown := inspect.ListOf(holders, inspect.HeldClaimOf)
@@ -146,7 +145,7 @@ func claimsRevoke(r *request, wait time.Duration) error {
 			if err != nil {
 				return false, err
 			}
-			w, err := all.Why(done.Claim, list.Own{})
+			w, err := all.Why(done.Claim)
 			return err != nil || w.Fenced(done.Fence) == nil, nil
 		})
 		if err != nil {

@@ -19,7 +19,6 @@ import (
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/client"
 	"github.com/berthhq/berth/sidecar/server"
@@ -247,7 +246,7 @@ func prepareDev(ctx context.Context, o instance.Options, at addresses, s config.
 	}
 	for _, name := range sortedNames(pools) {
 		limit := pools[name]
-		if _, err := r.Pool(name, list.Own{}); problem.CodeOf(err) != problem.PoolNotFound {
+		if _, err := r.Pool(name); problem.CodeOf(err) != problem.PoolNotFound {
 			continue // it exists, or setting it says what is wrong
 		}
 		if _, err := admin.SetPool(ctx, name, pool.Change{Limit: &limit}); err != nil {

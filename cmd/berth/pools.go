@@ -454,13 +454,13 @@ func verify(r *request) error {
 	if err != nil {
 		return err
 	}
-	holders, waiters := all.Claims(list.Own{})
+	holders, waiters := all.Claims()
 	orphaned, stuck, err := orphanedOf(r, holders, waiters)
 	if err != nil {
 		return err
 	}
 	found := verifyRecord{
-		Revision: all.Revision(), Pools: len(all.Pools(list.Own{})), Claims: len(holders), Waiting: len(waiters),
+		Revision: all.Revision(), Pools: len(all.Pools()), Claims: len(holders), Waiting: len(waiters),
 		Violations: append(append([]pool.Violation{}, all.Verify()...), stuck...), Orphaned: orphaned,
 	}
 	if err := r.print(found, func(out *page) { verifyText(out, found) }); err != nil {

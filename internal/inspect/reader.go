@@ -70,7 +70,7 @@ func (s Snapshot) Pools(ctx context.Context) ([]pool.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.Pools(list.Own{}), nil
+	return r.Pools(), nil
 }
 
 // Pool implements [Source].
@@ -79,7 +79,7 @@ func (s Snapshot) Pool(ctx context.Context, name string) (pool.Detail, error) {
 	if err != nil {
 		return pool.Detail{}, err
 	}
-	return r.Pool(name, list.Own{})
+	return r.Pool(name)
 }
 
 // Claims implements [Source].
@@ -88,7 +88,7 @@ func (s Snapshot) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.Waite
 	if err != nil {
 		return nil, nil, err
 	}
-	holders, waiters := r.Claims(list.Own{})
+	holders, waiters := r.Claims()
 	return holders, waiters, nil
 }
 
@@ -98,7 +98,7 @@ func (s Snapshot) Why(ctx context.Context, claim string) (pool.Why, error) {
 	if err != nil {
 		return pool.Why{}, err
 	}
-	return r.Why(claim, list.Own{})
+	return r.Why(claim)
 }
 
 // Space implements [Source].
@@ -107,7 +107,7 @@ func (s Snapshot) Space(ctx context.Context) (*pool.Space, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.Space(list.Own{}), nil
+	return r.Space(), nil
 }
 
 // Hosts implements [Source].

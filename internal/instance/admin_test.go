@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 )
 
 func connect(t *testing.T, srv *embed.Server) *instance.Admin {
@@ -43,7 +44,7 @@ func claimed(t *testing.T, c *instance.Client, slots instance.Slots, opts ...ins
 	return claim
 }
 
-func read(t *testing.T, a *instance.Admin) *pool.Reader {
+func read(t *testing.T, a *instance.Admin) *list.State {
 	t.Helper()
 	r, err := a.Read(t.Context())
 	if err != nil {
@@ -248,7 +249,7 @@ func TestRevokeAClaimThatEtcdDoesNotShowYet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := pool.Read(t.Context(), etcd, store.NewKeys(store.DefaultPrefix))
+		r, err := list.Read(t.Context(), etcd, store.NewKeys(store.DefaultPrefix))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -158,7 +158,7 @@ type Client struct {
 	identity     access.Identity // who makes a claim that records no other identity
 	keys         store.Keys
 	backend      *store.Client
-	state        *lease.State     // nil unless resumable
+	state        *lease.State // nil unless resumable
 	clock        lease.Clock
 	keeper       *lease.Keeper
 	waiters      *lease.Keeper // renews the leases of waiters

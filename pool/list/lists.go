@@ -34,7 +34,7 @@ func (l *Lists) Pools(ctx context.Context) ([]pool.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.Pools(o), nil
+	return s.By(o).Pools(), nil
 }
 
 // Claims returns all claims that hold slots, of all hosts, the oldest first, and all that wait, in the order of the wait
@@ -44,7 +44,7 @@ func (l *Lists) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.WaiterS
 	if err != nil {
 		return nil, nil, err
 	}
-	holders, waiters := s.Claims(o)
+	holders, waiters := s.By(o).Claims()
 	return holders, waiters, nil
 }
 
@@ -54,7 +54,7 @@ func (l *Lists) Space(ctx context.Context) (*pool.Space, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.Space(o), nil
+	return s.By(o).Space(), nil
 }
 
 // Prospects is [State.Prospects] of what is read now.
@@ -63,7 +63,7 @@ func (l *Lists) Prospects(ctx context.Context, asked []*pool.Request, freed map[
 	if err != nil {
 		return nil, err
 	}
-	return s.Prospects(asked, freed, o), nil
+	return s.By(o).Prospects(asked, freed), nil
 }
 
 // Pool returns one pool. An unknown one is a PoolNotFound problem.
@@ -73,7 +73,7 @@ func (l *Lists) Pool(ctx context.Context, name string) (pool.Detail, error) {
 		if err != nil {
 			return pool.Detail{}, err
 		}
-		return s.Pool(name, o)
+		return s.By(o).Pool(name)
 	}, problem.PoolNotFound)
 }
 
@@ -91,7 +91,7 @@ func (l *Lists) Why(ctx context.Context, id string) (pool.Why, error) {
 		if err != nil {
 			return pool.Why{}, err
 		}
-		return s.Why(id, o)
+		return s.By(o).Why(id)
 	}, problem.ClaimNotFound)
 }
 
@@ -103,7 +103,7 @@ func (l *Lists) Reason(ctx context.Context, o Own) (pool.Reason, error) {
 	if err != nil {
 		return pool.Reason{}, err
 	}
-	return s.Reason(o)
+	return s.By(o).Reason()
 }
 
 // again asks once more for what is not found: it may have been created just now.

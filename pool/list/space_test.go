@@ -59,7 +59,7 @@ func TestSpaceIsWhatWaitersLeave(t *testing.T) {
 		w.spec("gpu", 1)
 		w.hold("a", "one", map[string]int{"db": 2, "gpu": 1})
 		c.make(w)
-		space := w.state().Space(Own{})
+		space := w.state().Space()
 		if n := free(space, "db"); n != max(0, c.free) {
 			t.Errorf("%s: %d slots are free, want %d", name, n, c.free)
 		}
@@ -113,7 +113,7 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 				}
 			}
 		}
-		first, space := len(all), s.Space(Own{})
+		first, space := len(all), s.Space()
 		var want []int
 		for i := range 5 {
 			needs, reserve := w.needs(), w.IntN(3) == 0
@@ -162,7 +162,7 @@ func TestSpaceIsBounded(t *testing.T) {
 		w.places(host, 10_000)
 	}
 	s := w.state()
-	if n := testing.AllocsPerRun(1, func() { s.Space(Own{}) }); n > 5000 {
+	if n := testing.AllocsPerRun(1, func() { s.Space() }); n > 5000 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // A limit holds since the revision that has set it, whatever else of the pool was changed since.
 func TestALimitHoldsSinceItWasSet(t *testing.T) {
-	c := newNumbered(t)
+	c := newCluster(t)
 	for _, limit := range []int{3, pool.Unlimited, pool.Closed, 5, 4} {
 		c.pool("db", limit)
 		at := c.spec("db").revision
@@ -38,7 +38,7 @@ func TestALimitHoldsSinceItWasSet(t *testing.T) {
 
 // A pool of a task has the same settings as others: slots are not retained.
 func TestNothingIsRetained(t *testing.T) {
-	c := newNumbered(t)
+	c := newCluster(t)
 	put, err := c.reg.Set(c.ctx(), "task.t", pool.Change{Limit: new(1), Retain: new(time.Second)})
 	if err != nil || put.Spec.Retain != 0 {
 		t.Errorf("created: %+v, %v", put, err)
@@ -51,7 +51,7 @@ func TestNothingIsRetained(t *testing.T) {
 
 // What is deleted with a pool is what waits for it. What is held is kept, and so is all of other pools.
 func TestDemandsAreDeletedWithTheirPool(t *testing.T) {
-	c := newNumbered(t)
+	c := newCluster(t)
 	held := []string{c.keys.Number("db", 3), c.keys.Block("db", 0, 7)}
 	waiting := []string{
 		c.keys.Demand(wire.DemandKey{Pool: "db", Host: "one", Instance: "i"}), c.keys.Demand(wire.DemandKey{Pool: "db", Host: "two", Instance: "j", Name: 4}),
@@ -87,7 +87,7 @@ func TestDemandsAreDeletedWithTheirPool(t *testing.T) {
 
 // A pool that is deleted if nobody uses it stays while a slot of it is held, one of a block too, and while a claim waits.
 func TestAPoolInUseIsNotDeleted(t *testing.T) {
-	c := newNumbered(t)
+	c := newCluster(t)
 	c.pool("db", 5)
 	at := c.spec("db").revision
 	remove := func(revision int64) error {
@@ -130,10 +130,7 @@ func (l *lossy) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, e
 
 // A change whose answer is lost is made once.
 func TestAChangeWithoutAnAnswerIsMadeOnce(t *testing.T) {
-	inEachLayout(t, aChangeWithoutAnAnswerIsMadeOnce)
-}
-
-func aChangeWithoutAnAnswerIsMadeOnce(t *testing.T, c *cluster) {
+	c := newCluster(t)
 	c.pool("db", 5)
 	before := c.spec("db")
 	c.reg.Backend = &lossy{c.client, 1}

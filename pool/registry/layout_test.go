@@ -27,7 +27,7 @@ func (c *cluster) put(key, value string) {
 var anOldSpec = oldSpec(oldSpecs[0], "")
 
 func TestTheVersionIsPutIfThereAreNoPools(t *testing.T) {
-	c := newNumbered(t)
+	c := newCluster(t)
 	c.put(c.keys.Run("a"), "{}") // runs are the same in both layouts
 	c.put("/other/pools/db/spec", anOldSpec)
 	var wg sync.WaitGroup

@@ -205,7 +205,7 @@ func freeByForce(ctx context.Context, s *Session, id string, fence store.Fence) 
 	if err != nil {
 		return "", store.Problem("the claims could not be read", err)
 	}
-	w, err := now.Why(id, list.Own{})
+	w, err := now.Why(id)
 	if err == nil {
 		err = sameClaim(w, id, fence)
 	}

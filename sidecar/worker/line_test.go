@@ -8,12 +8,13 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 )
 
 // line is who waits for a pool, in order.
 func (y *yard) line(name string) (steps []string) {
 	y.t.Helper()
-	state, err := pool.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
+	state, err := list.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
 	if err != nil {
 		y.t.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func TestAnInstanceThatIsCanceledLeavesTheLine(t *testing.T) {
 // waiter returns the only waiter of a pool, or none if there is not exactly one.
 func (y *yard) waiter(name string) (host string) {
 	y.t.Helper()
-	state, err := pool.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
+	state, err := list.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
 	if err != nil {
 		y.t.Fatal(err)
 	}
