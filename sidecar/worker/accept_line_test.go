@@ -10,7 +10,6 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/instance"
-	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/list"
 )
 

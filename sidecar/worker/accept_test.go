@@ -14,7 +14,6 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/wire"
 )
 

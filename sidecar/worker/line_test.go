@@ -7,7 +7,6 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/list"
 )
 
