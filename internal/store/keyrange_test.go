@@ -127,12 +127,15 @@ func runFeed(t *testing.T, b store.Backend, r store.KeyRange) *store.Feed {
 	return f
 }
 
-// snapshotOf returns the next snapshot of a feed. Events may come before it: a watch that ends may deliver what it has.
+// snapshotOf returns the next snapshot of a feed.
 func snapshotOf(t *testing.T, f *store.Feed) *store.Snapshot {
 	t.Helper()
 	for m := range f.Messages() {
 		if m.Snapshot != nil {
 			return m.Snapshot
+		}
+		if len(m.Events) > 0 {
+			t.Fatalf("events come first: %s", describe(m))
 		}
 	}
 	t.Fatal("the feed has ended")
@@ -183,6 +186,7 @@ func TestAFeedReadsItsRangeAgain(t *testing.T) {
 		puts(t, b, "/b/n/1")
 		f := runFeed(t, b, middle)
 		snapshotOf(t, f)
+		synctest.Wait() // it watches
 		b.Freeze()
 		last := puts(t, b, append(slices.Clone(outside), "/b/o")...)
 		b.Do(func(e *storetest.Etcd) { _ = e.Compact(e.Revision()) })
