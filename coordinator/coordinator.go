@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/election"
@@ -72,6 +73,7 @@ type Coordinator struct {
 	cfg     Config
 	metrics *metrics
 	journal *run.Journal
+	claimer *claimer
 	leading atomic.Bool
 }
 
@@ -79,7 +81,7 @@ type Coordinator struct {
 func New(cfg Config) *Coordinator {
 	cfg.fill()
 	journal := run.NewJournal(cfg.Backend, cfg.Keys, cfg.Host+"/"+cfg.Instance, cfg.Retention).Bound(cfg.MaxRunEvents)
-	c := &Coordinator{cfg: cfg, metrics: newMetrics(cfg.Registerer, journal, &poolCollector{backend: cfg.Backend, keys: cfg.Keys}), journal: journal}
+	c := &Coordinator{cfg: cfg, metrics: newMetrics(cfg.Registerer, journal, &poolCollector{backend: cfg.Backend, keys: cfg.Keys}), journal: journal, claimer: newClaimer(cfg)}
 	c.Campaign = election.New(election.Config{
 		Presence: lease.PresenceConfig{
 			Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
@@ -103,6 +105,21 @@ func rights(k store.Keys, host string) []store.Right {
 		k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll())...)
 }
 
+// Run campaigns and leads until ctx ends.
+func (c *Coordinator) Run(ctx context.Context) error {
+	g, inner := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.Campaign.Run(inner) })
+	g.Go(func() error {
+		select {
+		case <-c.Ready(): // from now on nobody else has its name
+			return c.claimer.run(inner)
+		case <-inner.Done():
+			return context.Cause(inner)
+		}
+	})
+	return g.Wait()
+}
+
 // Leading reports whether this candidate leads, as far as it knows.
 func (c *Coordinator) Leading() bool { return c.leading.Load() }
 
@@ -112,7 +129,9 @@ func (c *Coordinator) lead(ctx context.Context, term election.Candidate) error {
 	c.metrics.terms.Inc()
 	c.leading.Store(true)
 	c.metrics.pools.leading.Store(true)
-	err := newLeader(c.cfg, c.metrics, c.journal, term).run(ctx)
+	c.claimer.engine.Lead(true)
+	err := newLeader(c.cfg, c.metrics, c.journal, c.claimer, term).run(ctx)
+	c.claimer.engine.Lead(false)
 	c.leading.Store(false)
 	c.metrics.pools.leading.Store(false)
 	c.metrics.leading.Set(0)

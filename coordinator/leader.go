@@ -43,7 +43,8 @@ type leader struct {
 	revoker              *claimRevoker
 	deleter              *stepDeleter
 	tasks                *taskDeleter
-	pools                *bridge
+	claimer              *claimer
+	pools                *pools             // nil until a run needs some
 	spawn                func(func() error) // ends with the term
 
 	troubled   bool  // the last tick failed, which was logged
@@ -63,14 +64,13 @@ type leader struct {
 	swept    time.Time // when runs to delete were last searched
 }
 
-func newLeader(cfg Config, m *metrics, journal *run.Journal, term election.Candidate) *leader {
+func newLeader(cfg Config, m *metrics, journal *run.Journal, c *claimer, term election.Candidate) *leader {
 	m.estimates.reset()
 	l := &leader{
 		cfg: cfg, metrics: m, state: newState(cfg.Keys), me: run.Candidate{Candidate: term},
-		journal:    journal,
+		journal: journal, claimer: c,
 		fence:      election.NewFence(cfg.Keys.Coordinators(), term),
 		unresolved: true, // of an earlier term on the same lease
-		pools:      newBridge(cfg),
 
 		revoker: newClaimRevoker(cfg, m), deleter: newStepDeleter(cfg), tasks: newTaskDeleter(cfg),
 	}
@@ -94,7 +94,6 @@ func (l *leader) run(ctx context.Context) error {
 	g.Go(func() error { return l.tasks.run(ctx) })
 	compacter, _ := l.cfg.Backend.(store.Compacter)
 	g.Go(func() error { return (&compaction{cfg: l.cfg, metrics: l.metrics, etcd: compacter}).run(ctx) })
-	g.Go(func() error { return l.pools.run(ctx) })
 	l.spawn = g.Go
 	g.Go(func() error { return l.loop(ctx) })
 	return g.Wait()
@@ -133,7 +132,7 @@ func (l *leader) loop(ctx context.Context) error {
 				}
 				l.changed(len(m.Events) > 0 || m.Snapshot != nil)
 			}
-		case <-l.pools.changed:
+		case <-l.poolsChanged():
 			l.changed(l.state.queue.gated > 0 || len(l.state.kept) > 0)
 		case now := <-next.C:
 			wait, err := l.step(ctx, now)
@@ -218,9 +217,9 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 		return l.idle(now), nil
 	}
 	l.dirty = false
-	if !l.pools.following() && (l.state.queue.gated > 0 || len(l.state.kept) > 0) {
-		l.pools.since = now
-		l.spawn(func() error { return l.pools.follow(ctx) })
+	if l.pools == nil && (l.state.queue.gated > 0 || len(l.state.kept) > 0) {
+		l.pools = newPools(l.claimer)
+		l.spawn(func() error { return l.pools.run(ctx) })
 	}
 	l.revoker.add(l.state.revoke)
 	err := l.tick(ctx, now)
@@ -252,6 +251,15 @@ func (l *leader) idle(now time.Time) time.Duration {
 		return l.cfg.TickInterval
 	}
 	return max(debounce, min(l.cfg.TickInterval, l.deadline.Sub(now)))
+}
+
+// poolsChanged returns a channel that receives when pools may have changed; nil if no run
+// needs any.
+func (l *leader) poolsChanged() <-chan struct{} {
+	if l.pools == nil {
+		return nil
+	}
+	return l.pools.changed
 }
 
 // fenceEarlierWrites makes sure that no earlier write with this key can commit any more.

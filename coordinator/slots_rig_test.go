@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,6 +20,7 @@ import (
 	"github.com/berthhq/berth/pool/engine"
 	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/registry"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // pool makes a pool, or changes its limit.
@@ -143,7 +143,7 @@ func (s *starter) finish(r *run.Run) error {
 
 // slotCount follows the slots of pools, for a referee.
 type slotCount struct {
-	keys  store.Keys
+	keys  wire.Keys
 	slots map[string]slotSeen
 	limit map[string]int
 }
@@ -158,30 +158,25 @@ func (c *slotCount) take(rev int64, events []*mvccpb.Event) (wrong []string) {
 	grown := map[string]bool{}
 	for _, ev := range events {
 		key := string(ev.Kv.Key)
-		k, err := c.keys.ParsePoolKey(key)
-		if err != nil {
-			continue
-		}
+		name, isSpec := strings.CutSuffix(strings.TrimPrefix(key, c.keys.Pools()), "/spec")
+		_, err := c.keys.Ref(key)
 		switch {
-		case k.Kind == store.SpecKey:
-			var v struct {
-				Limit int `json:"limit"`
+		case isSpec && ev.Type == mvccpb.Event_PUT:
+			spec, _, err := wire.DecodeSpec(key, ev.Kv.Value, rev)
+			if err != nil {
+				wrong = append(wrong, err.Error())
 			}
-			_ = json.Unmarshal(ev.Kv.Value, &v)
-			c.limit[k.Pool] = v.Limit
-		case k.Kind != store.SlotKey:
+			c.limit[name] = spec.Limit
+		case err != nil:
 		case ev.Type == mvccpb.Event_DELETE:
 			delete(c.slots, key)
 		default:
-			var v struct {
-				N     int    `json:"n"`
-				Claim string `json:"claim"`
-			}
-			if err := json.Unmarshal(ev.Kv.Value, &v); err != nil {
+			ref, s, err := c.keys.DecodeSlot(key, ev.Kv.Value, ev.Kv.CreateRevision)
+			if err != nil {
 				wrong = append(wrong, err.Error())
 			}
-			c.slots[key] = slotSeen{k.Pool, v.Claim, v.N}
-			grown[k.Pool] = true
+			c.slots[key] = slotSeen{ref.Pool, s.Claim, max(1, s.Block.Count)}
+			grown[ref.Pool] = true
 		}
 	}
 	for name := range grown {
@@ -215,7 +210,7 @@ func (c *slotCount) of(claim string) string {
 // watchSlots has the referee check, at every revision, that no pool is overfull, and
 // that who is admitted or started has its slots.
 func (fl *fleet) watchSlots() {
-	c := &slotCount{keys: fl.keys, slots: map[string]slotSeen{}, limit: map[string]int{}}
+	c := &slotCount{keys: wire.Keys{Keys: fl.keys}, slots: map[string]slotSeen{}, limit: map[string]int{}}
 	fl.root.Do(func(e *storetest.Etcd) {
 		e.OnCommit(func(rev int64, events []*mvccpb.Event, txn *pb.TxnRequest) {
 			fl.referee.committed(rev, events, txn)

@@ -29,7 +29,7 @@ func (l *leader) tick(ctx context.Context, now time.Time) error {
 	l.begun = time.Now()
 	s := l.state.snapshot(now)
 	s.StartTimeout = l.cfg.StartTimeout
-	if l.pools.following() {
+	if l.pools != nil {
 		l.pools.complete(s)
 		s.Hold = l.pools.starting(now)
 	}
