@@ -167,7 +167,7 @@ func TestWaitersOfRunsThatHaveEndedLeaveTheLine(t *testing.T) {
 // The slots of a run are not granted while claims wait for the pool. Other runs do not wait for that.
 func TestARunWhosePoolHasAQueueHoldsUpNoOther(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
-		fl.pool("db", 3)
+		fl.pool("db", 3, func(ch *pool.Change) { ch.ReserveAfter = new(time.Duration) })
 		fl.candidate("one")
 		x := fl.starter("x")
 		claim := func(ctx context.Context, id string, slots int, wait time.Duration) error {

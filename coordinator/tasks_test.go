@@ -112,16 +112,12 @@ func TestThePoolOfATaskStaysIfItIsAnOperatorsOrInUse(t *testing.T) {
 			fl.endTask(step.Succeeded)
 		}},
 		"with a claim": {
-			during: func(fl *fleet) { fl.put(fl.keys.Slot("task.t", 0, 1), "{}") },
-			after:  func(fl *fleet) { fl.txn(store.Delete(fl.keys.Slot("task.t", 0, 1))) },
+			during: func(fl *fleet) { fl.put(fl.keys.Slots("task.t")+"000001", "{}") },
+			after:  func(fl *fleet) { fl.txn(store.Delete(fl.keys.Slots("task.t") + "000001")) },
 		},
 		"with a waiting claim": {
-			during: func(fl *fleet) { fl.put(fl.keys.Waiter("task.t", "1"), "{}") },
-			after:  func(fl *fleet) { fl.txn(store.Delete(fl.keys.Waiter("task.t", "1"))) },
-		},
-		"with a wait queue": {
-			during: func(fl *fleet) { fl.put(fl.keys.Queued("task.t"), "{}") },
-			after:  func(fl *fleet) { fl.txn(store.Delete(fl.keys.Queued("task.t"))) },
+			during: func(fl *fleet) { fl.put(fl.keys.Pool("task.t")+"demands/h/i/1", "{}") },
+			after:  func(fl *fleet) { fl.txn(store.Delete(fl.keys.Pool("task.t") + "demands/h/i/1")) },
 		},
 		"of a run that takes its slots": {
 			during: func(fl *fleet) { fl.submit("late", needs("task.t", 1), in(time.Hour)) },

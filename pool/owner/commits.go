@@ -271,6 +271,11 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 		return
 	}
 	o.outcomes.add(Result{Claim: c, Outcome: Granted})
+	if c.request.Bridge { // another instance may take it over and release it
+		for name, h := range c.keys {
+			o.memory.pools[name].Vanished(h)
+		}
+	}
 }
 
 // release has a claim released.
