@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // Defaults of [Config].
@@ -86,7 +87,7 @@ func New(cfg Config) *Coordinator {
 		Presence: lease.PresenceConfig{
 			Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
 			Role: "coordinator", Version: cfg.Version, PID: os.Getpid(), Logger: cfg.Logger,
-			Rights: rights(cfg.Keys, cfg.Host),
+			Rights: rights(cfg.Keys, cfg.Host), Check: registry.Layout{Backend: cfg.Backend, Keys: cfg.Keys}.Check,
 		},
 		Prefix: cfg.Keys.Coordinators(),
 		Decode: func(kv *mvccpb.KeyValue) (election.Candidate, error) {

@@ -51,6 +51,7 @@ import (
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/list"
+	"github.com/berthhq/berth/pool/registry"
 	"github.com/berthhq/berth/sidecar/source"
 )
 
@@ -357,6 +358,9 @@ func (r *request) connect(do func() error) error {
 	slow.Stop()
 	if err != nil {
 		return etcdProblem(err)
+	}
+	if err := (registry.Layout{Backend: backend, Keys: keys}).Check(ctx); err != nil {
+		return err
 	}
 	runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention).Bound(s.MaxRunEvents)}
 	r.operator = &operator{

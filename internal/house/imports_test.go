@@ -194,7 +194,7 @@ var layers = []layer{
 		"a command is kept alive whatever it belongs to; all it needs to know is the clock of validity",
 	},
 	{
-		"sidecar/source", []string{"internal/election", "internal/proc", "internal/strict", "coordinator/run", "coordinator/step", "lease", "internal/store"},
+		"sidecar/source", []string{"internal/election", "internal/proc", "internal/strict", "coordinator/run", "coordinator/step", "lease", "pool/registry", "internal/store"},
 		"a source submits runs as anybody does: who does them is no concern of it",
 	},
 	{

@@ -2,6 +2,7 @@ package instance
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
@@ -34,6 +35,9 @@ func Connect(ctx context.Context, o Options) (*Admin, error) {
 		return nil, err
 	}
 	keys := store.NewKeys(o.Prefix)
+	if err := (registry.Layout{Backend: backend, Keys: keys}).Check(ctx); err != nil {
+		return nil, errors.Join(err, backend.Close())
+	}
 	return &Admin{backend: backend, keys: keys, registry: registry.Registry{Backend: backend, Keys: keys}}, nil
 }
 

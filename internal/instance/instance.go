@@ -259,6 +259,7 @@ func (c *Client) start(ctx context.Context) error {
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Token: token,
 		Role: o.Role, Version: o.Version, PID: os.Getpid(), Capacity: o.Capacity, Queues: o.Queues, Logger: o.Logger,
 		Rights:    rights,
+		Check:     registry.Layout{Backend: c.backend, Keys: c.keys}.Check,
 		OnTrouble: c.notifyWait,
 	})
 	c.keeper = lease.NewKeeper(lease.Config{

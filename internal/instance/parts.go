@@ -35,8 +35,12 @@ func (c *Client) spawn(name string, run func(context.Context) error) *part {
 	p := &part{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		if err := run(ctx); ctx.Err() == nil {
+		switch err := run(ctx); {
+		case ctx.Err() != nil:
+		case problem.CodeOf(err) == problem.Internal:
 			c.fail(fmt.Errorf("%s ended: %w", name, err))
+		default:
+			c.fail(err) // it says what happened
 		}
 	}()
 	return p

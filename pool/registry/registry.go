@@ -69,6 +69,11 @@ func (r Registry) set(ctx context.Context, name string, ch pool.Change, create b
 		if !created && spec == old {
 			return pool.Put{Spec: spec, Revision: was.revision}, nil
 		}
+		if created {
+			if err := r.layout().establish(ctx); err != nil {
+				return pool.Put{}, err
+			}
+		}
 		key := r.Keys.Spec(name)
 		at, err := store.Commit(ctx, r.Backend,
 			[]*pb.Compare{store.ModEquals(key, was.revision)}, store.Put(key, was.change(spec), 0))
@@ -117,8 +122,14 @@ func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Comp
 	if err := spec.Validate(); err != nil {
 		return nil, nil, err
 	}
+	if err := r.layout().establish(ctx); err != nil {
+		return nil, nil, err
+	}
 	return same, store.Put(key, is.change(spec), 0), nil
 }
+
+// layout has the version, which is put before the first pool.
+func (r Registry) layout() Layout { return Layout{Backend: r.Backend, Keys: r.Keys} }
 
 // Delete deletes a pool's spec. Its holders keep their slots until they release
 // them; its waiters are refused. An unknown pool is a PoolNotFound problem. The revision of

@@ -17,6 +17,7 @@ import (
 	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // Role is that of a source among the instances of a host.
@@ -88,7 +89,7 @@ func New(cfg Config) *Source {
 		Presence: lease.PresenceConfig{
 			Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
 			Role: Role, Version: cfg.Version, PID: os.Getpid(), Logger: cfg.Logger,
-			Rights: rights(cfg.Keys, cfg.Host, cfg.Spec.Name),
+			Rights: rights(cfg.Keys, cfg.Host, cfg.Spec.Name), Check: registry.Layout{Backend: cfg.Backend, Keys: cfg.Keys}.Check,
 		},
 		Prefix: cfg.Keys.SourceCandidates(cfg.Spec.Name),
 		Watch:  cfg.Keys.SourceLive(cfg.Spec.Name), OnPut: s.put,
