@@ -243,6 +243,7 @@ func TestThePoolOfATaskStaysWhileARunIsStored(t *testing.T) {
 				}
 				fl.put(fl.keys.Graph("r"), string(other.Encode()))
 			}
+			fl.pool("other", 1) // the version of the layout is there
 			by := fl.root.Peer()
 			defer by.Close()
 			txns := 0

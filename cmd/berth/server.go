@@ -190,6 +190,9 @@ func (m *etcdMember) run(ctx context.Context) error {
 	completing.Go(func() { m.complete(completed, etcd.ID(), self.PeerURL) })
 	completing.Go(func() {
 		if m.awaitVote(completed, etcd.IsLearner) {
+			if err := m.upgrade(completed); err != nil && completed.Err() == nil {
+				m.log.Error("the data of an earlier berth can't be upgraded", "error", err)
+			}
 			m.waits.Store(nil)
 			close(m.serves)
 			m.watchLeader(completed, etcd, founding)
@@ -204,6 +207,14 @@ func (m *etcdMember) run(ctx context.Context) error {
 	cancel()
 	completing.Wait()
 	return errors.Join(err, etcd.Close())
+}
+
+// upgrade upgrades the data of a server alone. In a cluster, others may use the data: there, operators do it.
+func (m *etcdMember) upgrade(ctx context.Context) error {
+	if !m.s.Alone() {
+		return nil
+	}
+	return upgradeOwn(ctx, m.s, m.log, m.waitsFor)
 }
 
 const (

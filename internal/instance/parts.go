@@ -127,7 +127,9 @@ func (c *Client) fail(err error) {
 	c.end.Do(func() {
 		c.err = err
 		close(c.done)
-		c.opts.Logger.Error("berth has ended on this host", "error", err)
+		if c.opened.Load() { // else it is the error of Open
+			c.opts.Logger.Error("berth has ended on this host", "error", err)
+		}
 		ended := problem.New(problem.Stopping, "berth has ended on this host: %w", err)
 		if c.engine != nil {
 			c.engine.End(problem.New(problem.ClaimLost, "%w", ended))
