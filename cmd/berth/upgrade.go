@@ -10,12 +10,12 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/cluster"
 	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool/registry"
-	"github.com/berthhq/berth/pool/wire"
 )
 
 func upgradeCommand() *cli.Command {
@@ -61,7 +61,7 @@ func upgrade(r *request) error {
 		if err != nil {
 			return err
 		}
-		record := upgradeRecord{s.Prefix, wire.Version, done.Already, done.Pools, done.Keys, done.Retained}
+		record := upgradeRecord{s.Prefix, registry.Version, done.Already, done.Pools, done.Keys, done.Retained}
 		return r.print(record, func(out *page) { upgradeText(out, record) })
 	})
 }
@@ -76,6 +76,22 @@ func upgradeText(out *page, r upgradeRecord) {
 		out.line("hosts no longer retain slots of these pools: %s", strings.Join(r.Retained, ", "))
 	}
 	out.line("the berth processes can be started")
+}
+
+// layoutCheck reports whether processes of this build and of the one that runs can use the same data.
+func layoutCheck(r *request) (c cluster.Check, err error) {
+	err = r.dial(func(s config.Settings, backend *store.Client) error {
+		return registry.Layout{Backend: backend, Keys: store.NewKeys(s.Prefix)}.Check(r.ctx())
+	})
+	switch c.Name = "layout"; {
+	case err == nil:
+		c.OK, c.Detail = true, "this build uses the data as it is"
+	case errors.Is(err, registry.ErrOldLayout):
+		c.Detail = "the data is " + registry.ErrOldLayout.Error() + ": stop all processes, start the servers with this build, and run 'berth upgrade'"
+	default:
+		return c, err
+	}
+	return c, nil
 }
 
 // upgradeEvery is the interval between tries to upgrade data that is in use.
@@ -95,7 +111,7 @@ func upgradeOwn(ctx context.Context, s config.Settings, log hclog.Logger, waits 
 		var busy *registry.BusyError
 		switch {
 		case err == nil && done.Pools+int(done.Keys) > 0:
-			log.Info("upgraded the data of an earlier berth", "layout", wire.Version, "pools", done.Pools, "deleted_keys", done.Keys, "retained", done.Retained)
+			log.Info("upgraded the data of an earlier berth", "layout", registry.Version, "pools", done.Pools, "deleted_keys", done.Keys, "retained", done.Retained)
 			return nil
 		case err == nil:
 			return nil

@@ -146,7 +146,7 @@ var layers = []layer{
 		"steps are records of runs, which several packages plan and run",
 	},
 	{
-		"coordinator", []string{"internal/election", "coordinator/run", "coordinator/step", "pool", "lease", "internal/store"},
+		"coordinator", []string{"internal/election", "coordinator/run", "coordinator/step", "pool", "pool/registry", "lease", "internal/store"},
 		"the coordinator admits and plans, and does not depend on who runs the steps",
 	},
 	{
@@ -220,7 +220,7 @@ var layers = []layer{
 	{
 		"cmd/berth",
 		[]string{
-			"internal/audit", "internal/inspect", "internal/proc", "internal/trace", "internal/trace/otlp", "sidecar/...", "coordinator/...", "internal/instance", "config", "pool", "lease",
+			"internal/audit", "internal/inspect", "internal/proc", "internal/trace", "internal/trace/otlp", "sidecar/...", "coordinator/...", "internal/instance", "config", "pool", "pool/registry", "lease",
 			"internal/bench", "internal/certs", "internal/cluster", "internal/manifest", "internal/store", "internal/store/embed",
 		},
 		"commands glue settings to parts, and print in the words of the Go API: those of pool and lease",

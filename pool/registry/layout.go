@@ -22,8 +22,11 @@ type Layout struct {
 	Keys    store.Keys
 }
 
+// Version is the layout of this berth.
+const Version = wire.Version
+
 // version is the value of the key.
-func version() []byte { return store.Encode(store.V{Version: wire.Version}) }
+func version() []byte { return store.Encode(store.V{Version: Version}) }
 
 // Check refuses data of another layout than that of this berth. Without a version, there must be no pools: who creates
 // the first one puts the version, so that a process that creates none needs no right to write it. A process must not
@@ -77,13 +80,13 @@ func (l Layout) present(read []*mvccpb.KeyValue) (bool, error) {
 	if len(read) == 0 {
 		return false, nil
 	}
-	err := store.DecodeVersion(wire.Version, l.key(), read[0].Value, &store.V{})
+	err := store.DecodeVersion(Version, l.key(), read[0].Value, &store.V{})
 	if err == nil {
 		return true, nil
 	}
-	if v := (*store.VersionError)(nil); errors.As(err, &v) && v.Version > wire.Version {
+	if v := (*store.VersionError)(nil); errors.As(err, &v) && v.Version > Version {
 		err = fmt.Errorf("the data under %s is of the layout %d, and this berth reads layouts up to %d: it is too old, run a newer one",
-			l.Keys.Prefix(), v.Version, wire.Version)
+			l.Keys.Prefix(), v.Version, Version)
 	}
 	return false, store.Stop(problem.New(problem.CorruptValue, "%w", err))
 }
