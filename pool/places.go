@@ -62,8 +62,8 @@ func (p *Place) Taken() bool {
 	return p.taken
 }
 
-// available reports whether the place is taken already, or could be now.
-func (p *Place) available() bool {
+// Available reports whether the place is taken already, or could be now. A nil one always is.
+func (p *Place) Available() bool {
 	if p == nil {
 		return true
 	}

@@ -13,8 +13,6 @@ type WaiterStatus struct {
 	Slots    int // of the pool that was asked for
 	Pools    map[string]int
 	Priority int
-	// Steps is how many steps the worker would take that waits; 0 for a claim.
-	Steps    int
 	Position int
 	Since    time.Time
 	Reserve  bool

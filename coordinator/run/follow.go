@@ -3,6 +3,8 @@ package run
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"slices"
 	"strconv"
@@ -120,13 +122,23 @@ func loggedOf(ev pool.Event, host string, now time.Time) (logged, bool) {
 		return logged{}, false
 	}
 	return logged{
-		run: ev.Run, id: ulid.Make().String(),
+		run: ev.Run, id: eventID(ev),
 		event: Event{
 			Type: t, At: now, Reason: ev.Reason,
 			Metadata: meta("claim", ev.Claim, "step", ev.Step, "pools", strings.Join(ev.Pools, ",")),
 		},
 		holder: pool.Holder{Host: host, Run: ev.Run, ClaimedBy: ev.ClaimedBy, Bind: ev.Bind},
 	}, true
+}
+
+// eventID returns the id of the event of a claim. That a step instance waits is one event of each attempt, however often its
+// claim leaves the wait queue and comes back.
+func eventID(ev pool.Event) string {
+	if ev.Type == pool.ClaimWaiting && ev.Bind == BindStep {
+		sum := sha256.Sum256([]byte(ev.Claim))
+		return "waits-" + hex.EncodeToString(sum[:16])
+	}
+	return ulid.Make().String()
 }
 
 func (f *Followed) most() int { return cmp.Or(f.Most, claimEventsMost) }
@@ -152,9 +164,13 @@ func (j *Journal) write(ctx context.Context, events []logged, f *Followed) error
 		return err
 	}
 	var ops []*pb.RequestOp
-	dropped := 0
+	dropped, ids := 0, map[string]bool{}
 	for i := range events {
 		l := &events[i]
+		if ids[l.run+"/"+l.id] {
+			continue // etcd refuses a transaction that names a key twice
+		}
+		ids[l.run+"/"+l.id] = true
 		if belongs, err := m.own(ctx, l.holder); err != nil {
 			return err
 		} else if !belongs {

@@ -58,6 +58,47 @@ func TestClaimsOfARunAreAmongItsEvents(t *testing.T) {
 	})
 }
 
+// That a step waits is one event of its attempt, though its claim leaves the wait queue and comes back, together or later.
+func TestAStepWaitsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.submit("a", Spec{})
+		r.submit("b", Spec{})
+		claims := make(chan pool.Event, 8)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Journal.Follow(ctx, claims, Followed{Dropped: func(int) {}}) }()
+		waits := pool.Event{Type: pool.ClaimWaiting, Run: "a", Step: "load", Claim: "c", Bind: BindStep, Pools: []string{"db"}, Reason: "pool 'db' full (3/3 slots)"}
+		again, other, next := waits, waits, waits
+		again.Reason, other.Run, next.Claim = "waiting its turn", "b", "d"
+		for _, ev := range []pool.Event{waits, again, other} {
+			claims <- ev
+		}
+		synctest.Wait()
+		claims <- again
+		claims <- next
+		synctest.Wait()
+		cancel()
+		<-done
+		for id, want := range map[string][]string{
+			"a": {"RunQueued map[priority:0] ", "StepSlotWaiting map[claim:c pools:db step:load] pool 'db' full (3/3 slots)", "StepSlotWaiting map[claim:d pools:db step:load] pool 'db' full (3/3 slots)"},
+			"b": {"RunQueued map[priority:0] ", "StepSlotWaiting map[claim:c pools:db step:load] pool 'db' full (3/3 slots)"},
+		} {
+			events, err := r.Events(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, e := range events {
+				got = append(got, fmt.Sprint(e.Type, " ", e.Metadata, " ", e.Reason))
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("%s: %s", id, d)
+			}
+		}
+	})
+}
+
 // A write without an answer may have been made, or be made when the next one was
 // already: each event is there once all the same, and reported once.
 func TestAnEventOfAClaimIsWrittenOnceThoughAnswersAreLost(t *testing.T) {

@@ -181,7 +181,7 @@ func (p *plan) advancing(f *followed) bool {
 func (p *plan) rank(ranks map[*followed]*rank) {
 	for _, l := range p.d.order.lanes {
 		x := l.heap.all[0]
-		if p.fits[x] == 0 && !p.counts(x) {
+		if !p.fits[x] && !x.possible() {
 			continue
 		}
 		for _, n := range x.needs {
@@ -191,7 +191,7 @@ func (p *plan) rank(ranks map[*followed]*rank) {
 			}
 			r.first, r.next = before(r.first, x), before(r.next, x)
 			r.byOwner[x.owner] = before(r.byOwner[x.owner], x)
-			if x.reserve || p.fits[x] > 0 {
+			if x.reserve || p.fits[x] {
 				r.blocks = before(r.blocks, x)
 			}
 		}
@@ -209,11 +209,6 @@ func (p *plan) rank(ranks map[*followed]*rank) {
 			}
 		}
 	}
-}
-
-// counts reports whether a demand has a place in the order: it could be served now, if there were slots.
-func (p *plan) counts(x *demand) bool {
-	return x.possible() && (!x.worker() || p.places(x) > 0)
 }
 
 // possible reports whether a demand could be served if nothing were held, and its owner is not passed.

@@ -140,23 +140,6 @@ func TestWhoIsOffered(t *testing.T) {
 			other := wire.EncodeDemands([]wire.Demand{{Pools: map[string]int{"another": 1, "gpu": 1}}})["gpu"]
 			r.put(store.Put(r.key("a", 0, "db"), wire.EncodeDemands([]wire.Demand{d})["db"], 0), store.Put(r.key("a", 0, "gpu"), other, 0))
 		}, nil, nil},
-		"a worker as many steps as it has places": {func(r *rig) {
-			r.spec("db", 9, false)
-			r.put(store.Put(r.keys.Places("a", "i"), wire.EncodePlaces(wire.Places{Free: 2}), 0))
-			r.demand("a", 0, with(ask(0, "db=1"), func(d *wire.Demand) { d.Steps = 5 }))
-		}, []string{"a-0-0 db=1", "a-0-0 db=1"}, nil},
-		"a worker as many steps as it says": {func(r *rig) {
-			r.spec("db", 9, false)
-			r.put(store.Put(r.keys.Places("a", "i"), wire.EncodePlaces(wire.Places{Free: 7}), 0))
-			r.hold("a", "db", 4)
-			r.demand("a", 0, with(ask(0, "db=1"), func(d *wire.Demand) { d.Steps = 3 }))
-		}, []string{"a-0-0 db=1", "a-0-0 db=1"}, nil},
-		"a worker without places keeps no pool pending": {func(r *rig) {
-			r.spec("db", 1, false)
-			r.hold("x", "db", 0)
-			r.put(store.Put(r.keys.Places("a", "i"), wire.EncodePlaces(wire.Places{}), 0))
-			r.demand("a", 0, with(ask(0, "db=1"), func(d *wire.Demand) { d.Steps = 3 }))
-		}, nil, nil},
 		"not more to one owner than its bound if others wait": {func(r *rig) {
 			r.spec("db", 9, false)
 			r.demand("a", 0, ask(0, "db=1"), ask(1, "db=1"), ask(2, "db=1"), ask(3, "db=1"), ask(4, "db=1"), ask(5, "db=1"))
@@ -547,26 +530,6 @@ func TestOffersToTheDeadEnd(t *testing.T) {
 	r.want("offers", r.offered(), "b-0-0 db=1")
 }
 
-// A worker that takes a step gets its next offer without a pause, and has not declined.
-func TestAWorkerTakesStepAfterStep(t *testing.T) {
-	r := newRig(t)
-	r.spec("db", 9, false)
-	r.put(store.Put(r.keys.Places("a", "i"), wire.EncodePlaces(wire.Places{Free: 1}), 0))
-	d := ask(0, "db=1")
-	d.Steps = 3
-	r.demand("a", 0, d)
-	for range d.Steps {
-		r.run()
-		r.want("offers", r.offered(), "a-0-0 db=1")
-		r.commit("a")
-	}
-	r.run()
-	r.want("offers for no step", r.offered())
-	if n := r.d.Count(Declined); n > 0 {
-		t.Errorf("%d declined", n)
-	}
-}
-
 // Demands of a pool that no listing has shown, since it had no spec, are seen when the pool is put as pending again.
 func TestAPendingPoolIsRead(t *testing.T) {
 	r := newRig(t)
@@ -580,6 +543,62 @@ func TestAPendingPoolIsRead(t *testing.T) {
 	r.put(store.Put(r.keys.Pending("db"), wire.EncodeEmpty(), 0))
 	r.run()
 	r.want("after", r.offered(), "a-0-0 !")
+}
+
+// A demand of two pools of which one is pending is known with both, to a dispatcher that begins with the pools that are pending,
+// and after each listing of all.
+func TestAllPoolsOfADemandAreRead(t *testing.T) {
+	r := newRig(t)
+	r.spec("db", 1, false)
+	r.spec("gpu", 1, false)
+	r.hold("x", "gpu", 0)
+	d := ask(0, "db=1 gpu=1")
+	d.Claim, d.Pending, d.Holder = "c", []string{"gpu"}, pool.Holder{Host: "a", Instance: "i"}
+	all := ops(store.Put(r.keys.Pending("gpu"), wire.EncodeEmpty(), 0))
+	for of, value := range wire.EncodeDemands([]wire.Demand{d}) {
+		all = append(all, store.Put(r.key("a", 0, of), value, 0))
+	}
+	_, _ = r.etcd.Txn(&pbTxn{Success: all})
+	for range 2 {
+		r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
+		l := Listing{Revision: r.etcd.Revision(), Pools: []string{"gpu"}, All: true}
+		for _, prefix := range []string{r.keys.Pool("gpu"), r.keys.Pending(""), r.keys.OffersAll()} {
+			for kv := range r.etcd.All(prefix) {
+				l.Pages = append(l.Pages, []*mvccpb.KeyValue{kv})
+			}
+		}
+		r.d.Listed(l, r.now)
+		r.show()
+		if n := r.d.Demands(); n != 1 {
+			t.Errorf("%d demands", n)
+		}
+	}
+	r.put(store.Delete(r.keys.Number("gpu", 0)))
+	r.run()
+	r.want("offers", r.offered(), "a-0-0 db=1 gpu=1")
+}
+
+// Pools that could not be read, and those that were read before a listing of all, are read again.
+func TestAPoolIsReadUntilItIsKnown(t *testing.T) {
+	r := newRig(t)
+	r.spec("db", 1, false)
+	d := ask(0, "db=1")
+	d.Claim, d.Holder = "c", pool.Holder{Host: "a", Instance: "i"}
+	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.Put(r.key("a", 0, "db"), wire.EncodeDemands([]wire.Demand{d})["db"], 0))})
+	m, _ := r.follow.Next(1)
+	r.d.Events(m.Revision, m.Events, r.now)
+	read := func(revision int64) {
+		t.Helper()
+		r.want("to be read", r.d.Wants(), "db")
+		r.d.Listed(Listing{Revision: revision, Pools: []string{"db"}}, r.now)
+	}
+	read(0)
+	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
+	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
+	read(r.etcd.Revision() - 1)
+	r.show()
+	r.run()
+	r.want("offers", r.offered(), "a-0-0 db=1")
 }
 
 // To its own instance a dispatcher offers in memory.
@@ -645,7 +664,8 @@ func TestRefusedTransactions(t *testing.T) {
 	r.want("offers", r.offered())
 }
 
-// A listing of all replaces what is known, and ends offers whose keys it does not show.
+// A listing of all replaces what is known, and ends offers whose keys it does not show. Pools with demands that are not pending
+// are read next.
 func TestListingsReplaceWhatIsKnown(t *testing.T) {
 	r := newRig(t)
 	r.spec("db", 1, false)
@@ -654,6 +674,7 @@ func TestListingsReplaceWhatIsKnown(t *testing.T) {
 	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.DeleteAll(r.keys.OffersAll()), store.Delete(r.key("a", 0, "db")))})
 	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
 	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
+	r.show()
 	if n := r.d.Demands(); n != 0 || len(r.d.book.keys) > 0 {
 		t.Errorf("%d demands, %d offers", n, len(r.d.book.keys))
 	}

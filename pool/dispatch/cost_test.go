@@ -122,7 +122,7 @@ func TestOtherPoolsCostNothing(t *testing.T) {
 	r.put(store.Delete(r.key("a", 0, "db")))
 	r.run()
 	r.now += forgetAfter + time.Second
-	r.put(store.Put(r.keys.Places("x", "i"), nil, 0))
+	r.put(store.Put(r.keys.OffersAll()+"x", nil, 0))
 	if r.run(); len(r.d.view.pools)+len(r.d.owners.all)+len(r.d.batches)+len(r.d.order.lanes) > 0 {
 		t.Error("something is remembered of what is over")
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/berthhq/berth/pool/slots"
@@ -59,7 +58,7 @@ const (
 	gone        // it is no longer in etcd
 )
 
-// demand is a claim that waits for slots, or what a worker would take.
+// demand is a claim that waits for slots.
 type demand struct {
 	ref      wire.DemandRef
 	owner    *owner
@@ -69,35 +68,21 @@ type demand struct {
 	needs    []need
 	lists    []string // pools that it keeps pending
 	reserve  bool
-	steps    int
-	class    class
 
-	stage    stage
-	open     int  // offers
-	refusing bool // the open offer refuses it
-	fails    int  // offers that came to nothing since the last one that did not
-	again    time.Duration
+	stage stage
+	open  bool // an offer is
+	fails int  // offers that came to nothing
+	again time.Duration
 
 	first time.Duration // when it was first in a pool for the first time, plus 1; 0 before
 	lane  *lane
 	pos   int // in the lane
 }
 
-// needsOf writes needs and a priority in one way.
-func needsOf(pools map[string]int, priority int) string {
-	b := strconv.AppendInt(nil, int64(priority), 10)
-	for _, name := range slices.Sorted(maps.Keys(pools)) {
-		b = append(append(append(b, ' '), name...), '=')
-		b = strconv.AppendInt(b, int64(pools[name]), 10)
-	}
-	return string(b)
-}
-
 // newDemand returns a demand as a key that was created at a revision has it.
 func (d *Dispatcher) newDemand(name batchName, created int64, w *wire.Demand) *demand {
 	o := d.owners.of(name.instance)
 	x := &demand{ref: wire.DemandRef{Pool: name.pool, Name: name.number, Created: created, Index: w.Index}, owner: o, claim: w.Claim}
-	x.class = class{o.instance, needsOf(w.Pools, w.Priority)}
 	x.change(w, created)
 	blocks := slots.ByBlocks(w.Pools)
 	for _, p := range slices.Sorted(maps.Keys(w.Pools)) {
@@ -108,11 +93,8 @@ func (d *Dispatcher) newDemand(name batchName, created int64, w *wire.Demand) *d
 
 // change records what the key of a demand says of it now: its claim and pools stay.
 func (x *demand) change(w *wire.Demand, created int64) {
-	x.priority, x.stamp, x.lists, x.reserve, x.steps = w.Priority, w.Stamped(created), w.Pending, w.Reserve, w.Steps
+	x.priority, x.stamp, x.lists, x.reserve = w.Priority, w.Stamped(created), w.Pending, w.Reserve
 }
-
-// worker reports whether it is the demand of a worker: it stays when a step was taken.
-func (x *demand) worker() bool { return x.steps > 0 }
 
 // compare ranks demands: the first one is served first.
 func (x *demand) compare(y *demand) int {
@@ -128,13 +110,11 @@ func (x *demand) compare(y *demand) int {
 // end records that a demand has its slots, or is no longer in etcd.
 func (x *demand) end(s stage) { x.stage = s }
 
-// offered counts an offer that is open, or that the demand is refused.
-func (x *demand) offered(refused bool) { x.open, x.refusing = x.open+1, refused }
+// offered records an open offer, or that the demand is being refused.
+func (x *demand) offered() { x.open = true }
 
-// mayHave reports whether it may get an offer: one at a time, but for a worker.
-func (x *demand) mayHave() bool {
-	return x.stage == waits && (x.open == 0 || x.worker() && !x.refusing)
-}
+// mayHave reports whether it may get an offer: one at a time.
+func (x *demand) mayHave() bool { return x.stage == waits && !x.open }
 
 const (
 	// firstPause and mostPause are after what time a demand gets another offer, after the first one and after many that
@@ -143,30 +123,16 @@ const (
 	mostPause  = time.Second
 )
 
-// outcome is what has become of an offer.
-type outcome int
+// returned records that an offer is no longer open.
+func (x *demand) returned() { x.open = false }
 
-const (
-	withdrawn outcome = iota // by the dispatcher, or it was not put
-	declined                 // its owner has not taken it
-	taken
-)
-
-// returned counts an offer that is no longer open.
-func (x *demand) returned(o outcome, now time.Duration) {
-	if x.open--; x.open == 0 {
-		x.refusing = false
+// declined records that the owner has not taken an offer.
+func (x *demand) declined(now time.Duration) {
+	pause := mostPause
+	if x.fails < 7 {
+		pause = min(mostPause, firstPause<<x.fails)
 	}
-	switch o {
-	case taken:
-		x.fails, x.again, x.first = 0, 0, 0 // a worker's next step has not been first
-	case declined:
-		pause := mostPause
-		if x.fails < 7 {
-			pause = min(mostPause, firstPause<<x.fails)
-		}
-		x.fails, x.again = x.fails+1, now+pause
-	}
+	x.fails, x.again = x.fails+1, now+pause
 }
 
 // firstSince returns when a demand that is first in a pool was so for the first time.

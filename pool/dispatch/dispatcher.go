@@ -77,8 +77,7 @@ func (d *Dispatcher) Demands() (n int) {
 	return n
 }
 
-// Listing is what was read at one revision: all keys of some pools and, if All is set, all offers, pending keys and
-// places.
+// Listing is what was read at one revision: all keys of some pools and, if All is set, all offers and pending keys.
 type Listing struct {
 	Revision int64
 	Pools    []string
@@ -90,9 +89,14 @@ type Listing struct {
 // last events or a later one.
 func (d *Dispatcher) Wants() []string { return d.view.read() }
 
-// Listed records a listing. The first one has to be of all, with each pool that has demands, and events may be shown only
-// after it. A listing of all replaces what is known: it is to be made again whenever events may be missing.
+// Listed records a listing. The first one has to be of all, with each pool that is pending, and events may be shown only after
+// it. A listing of all replaces what is known: it is to be made again whenever events may be missing. Other pools of demands are
+// read next. Pools that were read before it, or at revision 0, for not at all, are to be read again.
 func (d *Dispatcher) Listed(l Listing, now time.Duration) {
+	if !l.All && l.Revision < d.view.listed {
+		d.view.wantAgain(l.Pools)
+		return
+	}
 	var had []*open
 	var early []*mvccpb.Event
 	if l.All {
@@ -103,7 +107,11 @@ func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 		d.owners.unpass(l.Revision)
 		d.advances.hide()
 		for name, p := range d.view.pools {
-			if !slices.Contains(l.Pools, name) {
+			switch {
+			case slices.Contains(l.Pools, name):
+			case len(p.keys) > 0, p.known == reading: // it need not be pending, and may have demands
+				d.view.want(p)
+			default:
 				early = append(early, d.unlisted(p)...)
 			}
 		}
@@ -206,10 +214,6 @@ func (d *Dispatcher) apply(ev *mvccpb.Event, now time.Duration) {
 		if name := d.view.putPending(key, revision); revision > d.view.listed && !d.view.knows(name) {
 			d.view.want(d.view.follow(name)) // it has demands that no listing has shown
 		}
-	default:
-		if of, ok := d.view.putPlaces(ev.Kv, deleted); ok {
-			d.owners.write(of, ev.Kv.ModRevision)
-		}
 	}
 	d.touch()
 }
@@ -273,6 +277,7 @@ func (d *Dispatcher) applyDemands(p *followed, kv *mvccpb.KeyValue, key string, 
 	p.crowd.add(name.instance, now)
 	is := demandsKey{kv.CreateRevision, w}
 	p.putDemands(name, is)
+	d.view.wantAll(p, is)
 	d.changed[batchName{name, is.first(p.name)}] = true
 }
 
@@ -281,7 +286,7 @@ func (d *Dispatcher) claimed(h holding) {
 	d.owners.write(h.instance, h.put)
 	name := batchName{demandsName{h.instance, h.demand.Name}, h.demand.Pool}
 	if b := d.batches[name]; b != nil && b.created == h.demand.Created {
-		if x := b.demands[h.demand.Index]; x != nil && !x.worker() {
+		if x := b.demands[h.demand.Index]; x != nil {
 			d.end(x, ended)
 		}
 	}
@@ -369,7 +374,7 @@ func (d *Dispatcher) begin(x *demand) {
 	for _, n := range x.needs {
 		n.pool.waiting.add(x.owner, 1)
 	}
-	if x.needs[0].pool.ended[instanceDemand{x.owner.instance, x.ref}] > 0 && !x.worker() {
+	if x.needs[0].pool.ended[instanceDemand{x.owner.instance, x.ref}] > 0 {
 		d.end(x, ended)
 	}
 	d.queue(x)

@@ -24,11 +24,11 @@ func TestWhateverIsWrittenIsSurvived(t *testing.T) {
 			key := draw("key",
 				keys.Spec(name), keys.Number(name, number), keys.Number(name, 999_999), keys.Block(name, number, number), keys.Slots(name)+"x",
 				keys.Demand(wire.DemandKey{Pool: name, Host: host, Instance: "i", Name: number}), keys.DemandsAll(name)+"x", keys.Pending(name),
-				keys.Places(host, "i"), keys.Prefix()+"places/x", keys.Pool(name), keys.OffersAll()+"x",
+				keys.Pool(name), keys.OffersAll()+"x",
 				keys.Offer(wire.OfferKey{Host: host, Instance: "i", Name: number}), keys.Offer(wire.OfferKey{Host: host, Instance: "i", Name: -1}),
 				keys.Offer(wire.OfferKey{Host: host, Instance: "i", Name: -1, Advance: name}))
-			demands := fmt.Sprintf(`{"v":2,"demands":[{"index":%d,"claim":"c","pools":{"db":%d,"gpu":1},"steps":%d,"since":"2026-01-01T00:00:00Z","holder":{"host":"a","instance":"i"}}]}`, number, 1+number*20, number%2)
-			value := draw("value", "", "?", "{}", `{"v":2}`, `{"v":3}`, `{"v":2,"free":3}`, `{"v":2,"first":"db"}`, demands,
+			demands := fmt.Sprintf(`{"v":2,"demands":[{"index":%d,"claim":"c","pools":{"db":%d,"gpu":1},"since":"2026-01-01T00:00:00Z","holder":{"host":"a","instance":"i"}}]}`, number, 1+number*20)
+			value := draw("value", "", "?", "{}", `{"v":2}`, `{"v":3}`, `{"v":2,"first":"db"}`, demands,
 				`{"v":2,"demands":[{"index":0,"claim":"c","pools":{"db":1},"reserve":true,"pending":["db"],"since":"2026-01-01T00:00:00Z","holder":{"host":"a","instance":"i"}}]}`,
 				`{"v":2,"limit":4,"lease_duration":"5m","reserve_after":"1m"}`, `{"v":2,"limit":-1,"lease_duration":"5m","reserve_after":"1m"}`, `{"v":2,"limit":900000,"lease_duration":"5m","reserve_after":"1m"}`,
 				`{"v":2,"claim":"c","record":{"pools":{"db":1},"holder":{"host":"a","instance":"i"},"since":"2026-01-01T00:00:00Z"}}`,

@@ -8,8 +8,7 @@ import (
 )
 
 // lane is demands of one owner that need the same, of which only the first can matter: if it does not fit, none of them
-// does. So a plan costs as much as there are lanes, and not as there are demands. A worker's demand has a lane of its
-// own.
+// does. So a plan costs as much as there are lanes, and not as there are demands.
 type lane struct {
 	name   string
 	owner  *owner
@@ -41,7 +40,7 @@ func (h *demandHeap) Pop() any {
 	return x
 }
 
-// order is the demands that have no open offer, and those of workers.
+// order is the demands that have no open offer.
 type order struct {
 	lanes map[string]*lane
 }
@@ -84,9 +83,6 @@ func (x *demand) laneName() string {
 	}
 	for _, n := range x.needs {
 		name += " " + n.pool.name + "=" + strconv.Itoa(n.n)
-	}
-	if x.worker() {
-		name += " " + strconv.Itoa(x.ref.Name) + " " + strconv.FormatInt(x.ref.Created, 10) + " " + strconv.Itoa(x.ref.Index)
 	}
 	return name
 }

@@ -126,12 +126,6 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		"an owner that is passed is notified":                    {txn: drop(isPut("/offers/", "/passed"))},
 		"a deletion of an offer is sent":                         {txn: drop(func(_ *queueWorld, op *pb.RequestOp) bool { return op.GetRequestDeleteRange() != nil })},
 		"what comes to nothing is not offered again immediately": {before: demandsOf(func(_ *Dispatcher, x *demand) { x.again = 0 })},
-		"a worker has free places": {before: func(d *Dispatcher, _ *queueWorld) {
-			for of := range d.view.places {
-				d.view.places[of] = 9
-			}
-		}},
-		"a worker takes no more steps than it says": {before: func(d *Dispatcher, _ *queueWorld) { clear(d.view.inUse) }},
 		"a demand that has slots gets none": {before: demandsOf(func(d *Dispatcher, x *demand) {
 			if x.stage == ended {
 				x.stage = waits

@@ -55,18 +55,15 @@ func (d *Dispatcher) closed(o *open, now time.Duration) {
 		if l.refused == "" {
 			o.owner.offered(x, -1)
 		}
-		became := withdrawn
+		x.returned()
 		switch {
-		case x.stage == ended || d.took(l):
-			became = taken
+		case x.stage == ended:
 			d.silence.took(now, now-o.since)
 			d.comesToNothing(x, false)
 		case x.stage == waits && (was == put || was == revoked && o.key.Host == ""):
-			became = declined
+			x.declined(now)
+			d.comesToNothing(x, x.fails > 1)
 			d.counts.add(Declined)
-		}
-		if x.returned(became, now); x.fails > 1 && x.stage == waits {
-			d.comesToNothing(x, true)
 		}
 		d.queue(x)
 	}
@@ -93,22 +90,6 @@ func (d *Dispatcher) closeGone(now time.Duration) {
 func (d *Dispatcher) offerOwn(o *open) {
 	d.book.addOwn(o)
 	d.own = append(d.own, o.loans[0].offer())
-}
-
-// took reports whether the owner of a worker's demand has taken what was offered.
-func (d *Dispatcher) took(l *loan) bool {
-	if len(l.held) == 0 {
-		return false
-	}
-	p, h := l.demand.needs[0].pool, l.held[0]
-	ref := wire.Ref{Pool: p.name, Area: -1}
-	if len(h.Numbers) > 0 {
-		ref.Number = h.Numbers[0]
-	} else {
-		ref.Area, ref.Number = h.Blocks[0].Area, h.Blocks[0].Name
-	}
-	c, ok := p.claims[ref]
-	return ok && c.instance == l.demand.owner.instance && c.class == l.demand.class
 }
 
 // Offers returns what was offered to the dispatcher's own instance since the last call. Each is to be committed under a

@@ -24,7 +24,6 @@ type owner struct {
 	demands int            // that have not ended
 	open    map[string]int // claims in open offers, by pool
 	offers  int            // claims in open offers
-	placed  int            // those of a worker's demands
 	names   map[int]bool   // of offers keys
 	passing passing
 	put     int64           // the revision of the key that says that it is passed, while it is not seen
@@ -87,9 +86,7 @@ func (x *owner) offered(of *demand, n int) {
 			delete(x.open, need.pool.name)
 		}
 	}
-	if x.offers += n; of.worker() {
-		x.placed += n
-	}
+	x.offers += n
 }
 
 // newName returns the lowest free name of an offers key from one on, which is then in use.

@@ -27,8 +27,6 @@ type peer struct {
 	txn      *pb.TxnRequest
 	answered func(*pb.TxnResponse)
 	hungTo   time.Duration // it does nothing before
-	places   int           // 0 if it is no worker
-	free     int
 }
 
 // demands is a batch in etcd, or on its way.
@@ -46,23 +44,13 @@ type claim struct {
 	refs   []wire.Ref
 	put    int64
 	demand wire.DemandRef
-	worker bool
 }
 
 func (w *queueWorld) newPeer(host, name string) *peer {
 	p := &peer{instance: instance{host, name}, w: w, keys: map[int]*demands{}, held: map[string]*claim{}}
 	p.presence, _, _ = w.etcd.Grant(time.Hour)
 	p.lease, _, _ = w.etcd.Grant(time.Hour)
-	if w.IntN(4) == 0 {
-		p.places = 1 + w.IntN(3)
-		p.free = p.places
-		w.must(&pb.TxnRequest{Success: []*pb.RequestOp{p.putPlaces(p.free)}})
-	}
 	return p
-}
-
-func (p *peer) putPlaces(n int) *pb.RequestOp {
-	return store.Put(p.w.keys.Places(p.host, p.name), wire.EncodePlaces(wire.Places{Free: n}), p.presence)
 }
 
 func (p *peer) send(t *pb.TxnRequest, answered func(*pb.TxnResponse)) {
@@ -105,7 +93,6 @@ func (p *peer) demand() {
 		d.name++
 	}
 	now := w.state(w.etcd.Revision())
-	worker := p.places > 0 && w.IntN(2) == 0
 	most := 3
 	if w.rush {
 		most = 1
@@ -123,13 +110,7 @@ func (p *peer) demand() {
 		if len(one.Pending) == 0 {
 			one.Pending = d.pools[:1]
 		}
-		if worker {
-			one.Steps = p.places
-		}
 		d.list = append(d.list, one)
-		if worker {
-			break
-		}
 	}
 	p.keys[d.name] = d
 	p.putDemands(d, true, nil)
@@ -256,7 +237,6 @@ func (p *peer) takeOffers(well bool) bool {
 func (p *peer) take(list []wire.Offer, may *pb.Compare, key string, well bool) (taken []*claim) {
 	t := &pb.TxnRequest{}
 	var done []func(int64)
-	free := p.free
 	for _, o := range list {
 		d, one := p.find(o.Demand)
 		switch {
@@ -265,16 +245,10 @@ func (p *peer) take(list []wire.Offer, may *pb.Compare, key string, well bool) (
 		case o.Refused != "":
 			d.over[one.Index] = true
 			continue
-		case one.Steps > 0 && free == 0:
-			continue
 		}
 		child := &pb.TxnRequest{Compare: []*pb.Compare{may}}
 		c := p.claimOf(o, one, child)
-		ends := one.Steps == 0 && len(d.list) == 1
-		if c.worker = one.Steps > 0; c.worker {
-			free--
-			child.Success = append(child.Success, p.putPlaces(free))
-		}
+		ends := len(d.list) == 1
 		if ends {
 			child.Compare = append(child.Compare, p.ofDemands(d)...)
 			for _, name := range d.pools {
@@ -289,15 +263,10 @@ func (p *peer) take(list []wire.Offer, may *pb.Compare, key string, well bool) (
 			switch {
 			case ends:
 				delete(p.keys, d.name)
-			case c.worker:
-				p.free--
 			default:
 				d.over[one.Index] = true
 			}
 		})
-		if one.Steps > 0 { // the places of the next one depend on this one
-			break
-		}
 	}
 	if key != "" {
 		t.Success = append(t.Success, store.Nest(&pb.TxnRequest{Compare: []*pb.Compare{may}, Success: []*pb.RequestOp{store.Delete(key)}}))
@@ -316,9 +285,6 @@ func (p *peer) take(list []wire.Offer, may *pb.Compare, key string, well bool) (
 // claimOf adds the compares and the puts of a claim as it is offered.
 func (p *peer) claimOf(o wire.Offer, one *wire.Demand, t *pb.TxnRequest) *claim {
 	c := &claim{id: one.Claim, demand: o.Demand}
-	if one.Steps > 0 {
-		c.id = p.w.newID()
-	}
 	taken := map[string]slots.Held{}
 	compares := 0
 	for name, of := range o.Take {
@@ -409,10 +375,6 @@ func (p *peer) release() bool {
 	if d := p.keys[c.demand.Name]; d != nil && d.created == c.demand.Created && len(d.over) > 0 {
 		t.Success = append(t.Success, p.opsOf(d)...)
 	}
-	if c.worker {
-		p.free++
-		t.Success = append(t.Success, p.putPlaces(p.free))
-	}
 	p.send(t, func(*pb.TxnResponse) {})
 	return true
 }
@@ -434,13 +396,13 @@ func (p *peer) handOn(c *claim) bool {
 		}
 		held.Numbers = append(held.Numbers, r.Number)
 	}
-	if c.worker || !s.pools[name].open || !own && !w.has(w.keys.Offer(key)) {
+	if !s.pools[name].open || !own && !w.has(w.keys.Offer(key)) {
 		return false
 	}
 	for _, at := range slices.Sorted(maps.Keys(p.keys)) {
 		d := p.keys[at]
 		one := d.list[0]
-		if d.created == 0 || len(d.list) > 1 || len(d.over) > 0 || len(one.Pools) > 1 || one.Pools[name] != len(held.Numbers) || one.Steps > 0 {
+		if d.created == 0 || len(d.list) > 1 || len(d.over) > 0 || len(one.Pools) > 1 || one.Pools[name] != len(held.Numbers) {
 			continue
 		}
 		next := &claim{id: one.Claim, demand: wire.DemandRef{Pool: name, Name: d.name, Created: d.created, Index: one.Index}}
@@ -510,7 +472,7 @@ func (w *queueWorld) has(key string) bool {
 // inView reports whether the dispatcher's watch has a key.
 func (w *queueWorld) inView(kv *mvccpb.KeyValue) bool {
 	key := string(kv.Key)
-	for _, prefix := range []string{w.keys.OffersAll(), w.keys.Pending(""), w.keys.Prefix() + "places/", w.keys.Pools()} {
+	for _, prefix := range []string{w.keys.OffersAll(), w.keys.Pending(""), w.keys.Pools()} {
 		if strings.HasPrefix(key, prefix) {
 			return true
 		}

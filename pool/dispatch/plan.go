@@ -36,16 +36,15 @@ type plan struct {
 	again time.Duration // when the next one is due although nothing changes
 	more  bool          // it ended before it had decided about all
 
-	kept    []*demand       // that fit and have no offer yet
-	fits    map[*demand]int // how often slots are kept for a demand: a worker's may fit several times
-	left    []*demand       // that have no offer because they do not fit, or are passed; one for each lane
+	kept    []*demand        // that fit and have no offer yet
+	fits    map[*demand]bool // those for which slots are kept
+	left    []*demand        // that have no offer because they do not fit, or are passed; one for each lane
 	stopped map[*followed]stop
-	// held is how many demands have slots kept for them, by owner and pool, and placed for how many a place is.
-	held   map[ownerPool]int
-	placed map[*owner]int
-	made   map[*owner]*open // the last key for each
-	keys   []*open
-	bytes  int
+	// held is how many demands have slots kept for them, by owner and pool.
+	held  map[ownerPool]int
+	made  map[*owner]*open // the last key for each
+	keys  []*open
+	bytes int
 }
 
 type ownerPool struct {
@@ -55,12 +54,10 @@ type ownerPool struct {
 
 // plan returns the offers keys to be put; what is offered to the dispatcher's own instance is offered by it.
 func (d *Dispatcher) plan(now time.Duration) []*open {
-	p := &plan{d: d, now: now, walk: admit.NewWalk(d.view.capacities()), again: never, stopped: map[*followed]stop{}, made: map[*owner]*open{}, placed: map[*owner]int{}, held: map[ownerPool]int{}, fits: map[*demand]int{}}
+	p := &plan{d: d, now: now, walk: admit.NewWalk(d.view.capacities()), again: never, stopped: map[*followed]stop{}, made: map[*owner]*open{}, held: map[ownerPool]int{}, fits: map[*demand]bool{}}
 	d.pending.begin()
 	for x := range d.failing {
-		if !x.worker() || x.open > 0 || p.places(x) > 0 {
-			p.ask(x, failed)
-		}
+		p.ask(x, failed)
 	}
 	heads := d.order.heads()
 	for heads.Len() > 0 {
@@ -110,15 +107,12 @@ func (p *plan) ask(x *demand, w wait) {
 func (p *plan) turn(l *lane) bool {
 	x := l.heap.all[0]
 	if name := x.refused(); name != "" {
-		if x.again > p.now || x.open > 0 {
+		if x.again > p.now {
 			return p.later(x)
 		}
 		p.d.order.remove(x)
 		p.offer(&loan{demand: x, refused: "pool '" + name + "' does not exist"})
 		return true
-	}
-	if x.worker() && p.places(x) <= 0 {
-		return false
 	}
 	if p.passes(x) {
 		p.left = append(p.left, x)
@@ -152,12 +146,6 @@ func (x *demand) refused() string {
 	return ""
 }
 
-// places returns how many more steps may be offered to a worker for a demand.
-func (p *plan) places(x *demand) int {
-	free := p.d.view.places[x.owner.instance] - x.owner.placed - p.placed[x.owner]
-	return min(free, x.steps-p.d.view.inUse[x.class]-x.open-p.fits[x])
-}
-
 // passes reports whether a demand is left out because its owner was silent, or has enough offers in a pool in which others
 // wait.
 func (p *plan) passes(x *demand) bool {
@@ -187,9 +175,7 @@ func (p *plan) serve(x *demand) bool {
 		p.d.counts.add(WaitedForLoan)
 		return p.keep(x)
 	}
-	if !x.worker() {
-		p.d.order.remove(x)
-	}
+	p.d.order.remove(x)
 	p.offer(l)
 	return true
 }
@@ -199,15 +185,9 @@ func (p *plan) keep(x *demand) bool {
 	for _, name := range x.lists {
 		p.d.pending.ask(p.d.view.pools[name], stays)
 	}
-	p.fits[x]++
+	p.fits[x] = true
 	for _, n := range x.needs {
 		p.held[ownerPool{x.owner, n.pool}]++
-	}
-	if x.worker() {
-		p.placed[x.owner]++
-		if p.wakeFor(x); p.places(x) > 0 {
-			return true // for its next step, too
-		}
 	}
 	return p.later(x)
 }
@@ -276,7 +256,7 @@ func (p *plan) offer(l *loan) {
 		}
 	}
 	p.d.book.lend(l)
-	if x.offered(l.refused != ""); l.refused == "" {
+	if x.offered(); l.refused == "" {
 		o.offered(x, 1)
 	}
 	if p.count(l); o.instance == p.d.self {

@@ -19,15 +19,8 @@ type instance struct{ host, name string }
 // holding is what the main key of a claim says.
 type holding struct {
 	instance
-	class  class
 	demand wire.DemandRef // that it has ended
 	put    int64          // the revision
-}
-
-// class is what a worker's demand and the claims that are made from it have in common.
-type class struct {
-	instance
-	needs string
 }
 
 // knowledge is what is known of a pool.
@@ -53,11 +46,8 @@ type followed struct {
 	slots  *slots.Exact
 	claims map[wire.Ref]holding   // by main key
 	ended  counts[instanceDemand] // demands that claims have ended
-	// holds is how many claims each instance has by their main keys, and inUse how many claims of a class there are in
-	// all pools.
-	holds counts[instance]
-	inUse counts[class]
-	keys  map[demandsName]demandsKey
+	holds  counts[instance]       // claims, by their main keys
+	keys   map[demandsName]demandsKey
 	// unreadable are the keys that can't be read: while there are any, nothing is offered.
 	unreadable map[string]error
 	ignored    map[string]error // keys of demands that can't be read
@@ -84,17 +74,14 @@ func (c counts[K]) add(k K, n int) {
 // maxEarly bounds the events that are kept for a pool while it is read. If there are more, it is read again.
 const maxEarly = 10_000
 
-func newFollowed(name string, index int, inUse counts[class]) *followed {
-	p := &followed{name: name, index: index, inUse: inUse, waiting: counts[*owner]{}}
+func newFollowed(name string, index int) *followed {
+	p := &followed{name: name, index: index, waiting: counts[*owner]{}}
 	p.clear()
 	return p
 }
 
 // clear forgets what was read.
 func (p *followed) clear() {
-	for _, h := range p.claims {
-		p.inUse.add(h.class, -1)
-	}
 	p.spec, p.slots, p.claims, p.ended = nil, slots.NewExact(), map[wire.Ref]holding{}, counts[instanceDemand]{}
 	p.keys, p.unreadable, p.holds = map[demandsName]demandsKey{}, map[string]error{}, counts[instance]{}
 	p.ignored = map[string]error{}
@@ -180,8 +167,7 @@ func (p *followed) putSlot(k wire.Keys, key string, kv *mvccpb.KeyValue) (h hold
 	if err != nil {
 		return h, false, err
 	}
-	h = holding{instance{r.Holder.Host, r.Holder.Instance}, class{}, s.Demand, kv.ModRevision}
-	h.class = class{h.instance, needsOf(r.Pools, r.Priority)}
+	h = holding{instance{r.Holder.Host, r.Holder.Instance}, s.Demand, kv.ModRevision}
 	p.claims[ref] = h
 	p.counted(h, 1)
 	return h, true, nil
@@ -212,7 +198,6 @@ func (p *followed) drop(ref wire.Ref) {
 // counted counts a claim, or with -1 one that has ended.
 func (p *followed) counted(h holding, n int) {
 	p.holds.add(h.instance, n)
-	p.inUse.add(h.class, n)
 	if h.demand != (wire.DemandRef{}) {
 		p.ended.add(instanceDemand{h.instance, h.demand}, n)
 	}

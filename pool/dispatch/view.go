@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
-
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/admit"
 	"github.com/berthhq/berth/pool/wire"
@@ -25,13 +23,11 @@ type view struct {
 	pools    map[string]*followed
 	byIndex  []*followed // nil where there is none
 	pending  map[string]int64
-	places   map[instance]int
 	wants    map[string]bool // pools to be read
-	inUse    counts[class]   // claims
 }
 
 func newView(keys wire.Keys) view {
-	return view{keys: keys, pools: map[string]*followed{}, pending: map[string]int64{}, places: map[instance]int{}, wants: map[string]bool{}, inUse: counts[class]{}}
+	return view{keys: keys, pools: map[string]*followed{}, pending: map[string]int64{}, wants: map[string]bool{}}
 }
 
 // follow returns a pool that is followed from now on.
@@ -43,7 +39,7 @@ func (v *view) follow(name string) *followed {
 			index = len(v.byIndex)
 			v.byIndex = append(v.byIndex, nil)
 		}
-		p = newFollowed(name, index, v.inUse)
+		p = newFollowed(name, index)
 		v.pools[name], v.byIndex[index] = p, p
 	}
 	return p
@@ -66,7 +62,6 @@ func (v *view) sleep() int64 {
 		v.forget(p)
 	}
 	v.listed = 0
-	clear(v.places)
 	return v.revision
 }
 
@@ -74,7 +69,6 @@ func (v *view) sleep() int64 {
 func (v *view) begin(revision int64) {
 	v.revision, v.listed = max(v.revision, revision), revision
 	clear(v.pending)
-	clear(v.places)
 }
 
 // read returns the pools to be read.
@@ -88,6 +82,29 @@ func (v *view) read() []string {
 func (v *view) want(p *followed) {
 	p.unread(reading)
 	v.wants[p.name] = true
+}
+
+// wantAgain has those of some pools read again that are not known.
+func (v *view) wantAgain(names []string) {
+	for _, name := range names {
+		if p := v.pools[name]; p != nil && p.known == reading {
+			v.want(p)
+		}
+	}
+}
+
+// wantAll has the other pools of demands read that are not known: a listing of all may have the pending ones only, and a demand
+// keeps one of its pools pending at least.
+func (v *view) wantAll(p *followed, key demandsKey) {
+	names := []string{key.first(p.name)}
+	if len(key.List) > 0 {
+		names = slices.Sorted(maps.Keys(key.List[0].Pools))
+	}
+	for _, name := range names {
+		if !v.knows(name) {
+			v.want(v.follow(name))
+		}
+	}
 }
 
 // capacities returns what may be granted of all pools, by their index.
@@ -108,20 +125,6 @@ func (v *view) putPending(key string, revision int64) (name string) {
 		delete(v.pending, name)
 	}
 	return name
-}
-
-// putPlaces records the free places of a worker. A value that can't be read is no place.
-func (v *view) putPlaces(kv *mvccpb.KeyValue, deleted bool) (of instance, ok bool) {
-	key := string(kv.Key)
-	of.host, of.name, ok = strings.Cut(strings.TrimPrefix(key, v.keys.Places("", "")[:len(v.keys.Places("", ""))-1]), "/")
-	if !ok {
-		return of, false
-	}
-	if delete(v.places, of); !deleted {
-		p, _ := wire.DecodePlaces(key, kv.Value)
-		v.places[of] = p.Free
-	}
-	return of, true
 }
 
 // poolOf returns the pool of a key below pools/, and the key without what is before the name of its kind.

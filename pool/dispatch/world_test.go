@@ -421,14 +421,12 @@ type state struct {
 	pending map[string]bool
 	demands []waiting // in their order, without those that have ended
 	passed  map[instance]bool
-	places  map[instance]int
-	inUse   map[string]int
 	offers  map[wire.OfferKey][]wire.Offer
 	advance map[wire.OfferKey]bool
 }
 
 func (w *queueWorld) state(revision int64) *state {
-	s := &state{pools: map[string]*poolState{}, pending: map[string]bool{}, passed: map[instance]bool{}, places: map[instance]int{}, inUse: map[string]int{}, offers: map[wire.OfferKey][]wire.Offer{}, advance: map[wire.OfferKey]bool{}}
+	s := &state{pools: map[string]*poolState{}, pending: map[string]bool{}, passed: map[instance]bool{}, offers: map[wire.OfferKey][]wire.Offer{}, advance: map[wire.OfferKey]bool{}}
 	resp, err := w.etcd.Range(&pb.RangeRequest{Key: []byte(w.keys.Prefix()), RangeEnd: store.RangeEnd(w.keys.Prefix()), Revision: revision})
 	if err != nil {
 		panic(err)
@@ -455,14 +453,11 @@ func (w *queueWorld) state(revision int64) *state {
 			if v.record != nil {
 				of := instance{v.record.Holder.Host, v.record.Holder.Instance}
 				over[instanceDemand{of, v.Demand}] = true
-				s.inUse[of.host+of.name+needsOf(v.record.Pools, v.record.Priority)]++
 			}
 		case decodedSpec:
 			p := s.pools[v.pool]
 			p.exists, p.bad, p.limit, p.open = true, v.err != nil, v.spec.Limit, v.err == nil && !v.spec.Paused && v.spec.Limit != 0
 			p.slots.SetSpec(v.of)
-		case decodedPlaces:
-			s.places[v.of] = v.free
 		case string:
 			s.pending[v] = true
 		case error:
@@ -473,7 +468,7 @@ func (w *queueWorld) state(revision int64) *state {
 	for key, list := range lists {
 		for _, one := range list.List {
 			x := waiting{instance{key.Host, key.Instance}, wire.DemandRef{Pool: key.Pool, Name: key.Name, Created: parts[key], Index: one.Index}, one, one.Stamped(parts[key])}
-			ok := !over[instanceDemand{x.instance, x.ref}] || one.Steps > 0
+			ok := !over[instanceDemand{x.instance, x.ref}]
 			for name := range one.Pools {
 				ok = ok && parts[wire.DemandKey{Pool: name, Host: key.Host, Instance: key.Instance, Name: key.Name}] == x.ref.Created
 			}
@@ -505,10 +500,6 @@ type (
 		spec pool.Spec
 		of   slots.Spec
 		err  error
-	}
-	decodedPlaces struct {
-		of   instance
-		free int
 	}
 )
 
@@ -547,10 +538,6 @@ func (w *queueWorld) decode(kv *mvccpb.KeyValue) any {
 	case strings.HasSuffix(key, "/spec"):
 		spec, of, err := wire.DecodeSpec(key, kv.Value, kv.ModRevision)
 		v = decodedSpec{strings.Split(rest, "/")[0], spec, of, err}
-	case strings.Contains(key, "/places/"):
-		p, _ := wire.DecodePlaces(key, kv.Value)
-		parts := strings.Split(key, "/")
-		v = decodedPlaces{instance{parts[3], parts[4]}, p.Free}
 	case strings.Contains(key, "/pending/"):
 		v = strings.TrimPrefix(key, w.keys.Pending(""))
 	}
@@ -578,8 +565,8 @@ func (p *poolState) free() int {
 }
 
 // admitted decides as a plain reading of the rules does: who may have slots, of demands in their order.
-func admitted(s *state, free map[string]int, left func(waiting) bool, granted func(waiting) bool) (all map[instanceDemand]int) {
-	all = map[instanceDemand]int{}
+func admitted(s *state, free map[string]int, left func(waiting) bool, granted func(waiting)) (all map[instanceDemand]bool) {
+	all = map[instanceDemand]bool{}
 	reserved := map[string]bool{}
 	for _, x := range s.demands {
 		possible := !left(x)
@@ -587,25 +574,20 @@ func admitted(s *state, free map[string]int, left func(waiting) bool, granted fu
 			p := s.pools[name]
 			possible = possible && p.open && (p.limit == pool.Unlimited || n <= p.limit)
 		}
-		for more := possible; more; more = x.Steps > 0 {
-			fits, held := true, false
-			for name, n := range x.Pools {
-				fits, held = fits && free[name] >= n, held || reserved[name]
-			}
-			if !fits && (!x.Reserve || held) {
-				break
-			}
-			for name, n := range x.Pools {
-				free[name] -= n
-				reserved[name] = reserved[name] || !fits
-			}
-			if !fits {
-				break
-			}
-			all[instanceDemand{x.instance, x.ref}]++
-			if !granted(x) {
-				break
-			}
+		fits, held := true, false
+		for name, n := range x.Pools {
+			fits, held = fits && free[name] >= n, held || reserved[name]
+		}
+		if !possible || !fits && (!x.Reserve || held) {
+			continue
+		}
+		for name, n := range x.Pools {
+			free[name] -= n
+			reserved[name] = reserved[name] || !fits
+		}
+		if fits {
+			all[instanceDemand{x.instance, x.ref}] = true
+			granted(x)
 		}
 	}
 	return all
@@ -622,7 +604,7 @@ func (w *queueWorld) plans(c *chair) func() {
 		return func() {}
 	}
 	s := w.state(d.view.revision)
-	free, open, had, placed := map[string]int{}, map[instance]map[string]int{}, map[instanceDemand]int{}, map[instance]int{}
+	free, open, had := map[string]int{}, map[instance]map[string]int{}, map[instanceDemand]bool{}
 	begun := map[*loan]bool{}
 	begunKeys := d.book.all()
 	for name, p := range s.pools {
@@ -642,8 +624,7 @@ func (w *queueWorld) plans(c *chair) func() {
 	}
 	count := func(l *loan) {
 		x := l.demand
-		if had[instanceDemand{x.owner.instance, x.ref}]++; l.refused != "" {
-			had[instanceDemand{x.owner.instance, x.ref}] += 1 << 20 // it gets nothing else
+		if had[instanceDemand{x.owner.instance, x.ref}] = true; l.refused != "" {
 			return
 		}
 		if open[x.owner.instance] == nil {
@@ -651,9 +632,6 @@ func (w *queueWorld) plans(c *chair) func() {
 		}
 		for _, n := range x.needs {
 			open[x.owner.instance][n.pool.name]++
-		}
-		if x.worker() {
-			placed[x.owner.instance]++
 		}
 	}
 	for l := range begun {
@@ -678,29 +656,15 @@ func (w *queueWorld) plans(c *chair) func() {
 		if s.passed[x.instance] || b.demands[x.ref.Index].owner.passing != served {
 			return true
 		}
-		if counted[of] = had[of] > 0 && had[of] < 1<<20; counted[of] && x.Steps == 0 || had[of] >= 1<<20 {
-			return true
-		}
-		if x.Steps > 0 && min(s.places[x.instance]-placed[x.instance], x.Steps-s.inUse[x.host+x.name+needsOf(x.Pools, x.Priority)]-had[of]) <= 0 {
-			return true
-		}
 		counted[of] = true
-		return full(x)
-	}, func(x waiting) bool { // it is offered, as far as the bounds of the others are concerned
-		had[instanceDemand{x.instance, x.ref}]++
+		return had[of] || full(x)
+	}, func(x waiting) { // it is offered, as far as the bounds of the others are concerned
 		if open[x.instance] == nil {
 			open[x.instance] = map[string]int{}
 		}
 		for name := range x.Pools {
 			open[x.instance][name]++
 		}
-		if x.Steps == 0 {
-			return true
-		}
-		placed[x.instance]++
-		b := d.batches[batchName{demandsName{x.instance, x.ref.Name}, x.ref.Pool}]
-		of := instanceDemand{x.instance, x.ref}
-		return b != nil && !full(x) && min(s.places[x.instance]-placed[x.instance], x.Steps-s.inUse[x.host+x.name+needsOf(x.Pools, x.Priority)]-had[of]) > 0
 	})
 	waited := map[*demand]bool{}
 	for _, b := range d.batches {
@@ -721,11 +685,10 @@ func (w *queueWorld) plans(c *chair) func() {
 			many := d.flight != nil && len(d.flight.deletes) == maxDeletes // the others follow
 			w.check(many || w.now-w.openAt[o] <= oftenPatience, "silence: %+v was left alone for %v", key, w.now-w.openAt[o])
 		}
-		w.checkAdvances(d, s, grants, counted, begun)
+		w.checkAdvances(d, s, grants, counted)
 		if len(d.book.all()) == len(begunKeys) {
 			return
 		}
-		given := map[instance]int{}
 		for _, o := range d.book.all() {
 			for _, l := range o.loans {
 				x := l.demand
@@ -736,21 +699,9 @@ func (w *queueWorld) plans(c *chair) func() {
 				if l.whole {
 					w.seen["whole"]++
 				}
-				if x.worker() && l.refused == "" {
-					given[x.owner.instance]++
-				}
-				w.check(l.refused != "" || grants[instanceDemand{x.owner.instance, x.ref}] > 0, "order: %s of %s/%s gets an offer and may have no slots", x.claim, x.owner.host, x.owner.name)
+				w.check(l.refused != "" || grants[instanceDemand{x.owner.instance, x.ref}], "order: %s of %s/%s gets an offer and may have no slots", x.claim, x.owner.host, x.owner.name)
 				w.check(!waited[x], "pause: %s gets an offer too soon", x.claim)
 			}
-		}
-		for of, n := range given {
-			already := 0
-			for l := range begun {
-				if l.demand.worker() && l.demand.owner.instance == of && l.refused == "" {
-					already++
-				}
-			}
-			w.check(n+already <= s.places[of], "places: %s/%s has %d offers, and %d free places", of.host, of.name, n+already, s.places[of])
 		}
 		w.checkBounds(d, s, begun)
 		w.checkLoans(d)
@@ -758,7 +709,7 @@ func (w *queueWorld) plans(c *chair) func() {
 }
 
 // checkAdvances checks which owners have advance offers after a plan.
-func (w *queueWorld) checkAdvances(d *Dispatcher, s *state, grants map[instanceDemand]int, counted map[instanceDemand]bool, begun map[*loan]bool) {
+func (w *queueWorld) checkAdvances(d *Dispatcher, s *state, grants, counted map[instanceDemand]bool) {
 	if d.pending.part || w.chair.d != d {
 		return
 	}
@@ -772,23 +723,10 @@ func (w *queueWorld) checkAdvances(d *Dispatcher, s *state, grants map[instanceD
 			delete(have, key)
 		}
 	}
-	offered, more, placed, steps := map[instanceDemand]bool{}, map[instanceDemand]bool{}, map[instance]int{}, map[instanceDemand]int{}
-	made := map[instanceDemand]int{} // by this plan
+	offered := map[instanceDemand]bool{}
 	for _, o := range d.book.all() {
 		for _, l := range o.loans {
-			if l.demand.worker() && l.refused == "" {
-				placed[l.demand.owner.instance]++
-				steps[instanceDemand{l.demand.owner.instance, l.demand.ref}]++
-				if !begun[l] {
-					made[instanceDemand{l.demand.owner.instance, l.demand.ref}]++
-				}
-			}
 			offered[instanceDemand{l.demand.owner.instance, l.demand.ref}] = true
-		}
-	}
-	for _, x := range s.demands { // places are kept for it
-		if id := (instanceDemand{x.instance, x.ref}); x.Steps > 0 {
-			placed[x.instance] += max(0, grants[id]-made[id])
 		}
 	}
 	for key := range have {
@@ -806,15 +744,8 @@ func (w *queueWorld) checkAdvances(d *Dispatcher, s *state, grants map[instanceD
 				continue
 			}
 			possible := counted[instanceDemand{x.instance, x.ref}]
-			if id := (instanceDemand{x.instance, x.ref}); x.Steps > 0 && !offered[id] { // it may be that its place is offered now
-				possible = possible && (grants[id] > made[id] || s.places[x.instance] > placed[x.instance])
-			}
 			for name, n := range x.Pools {
 				possible = possible && s.pools[name].open && (s.pools[name].limit == pool.Unlimited || n <= s.pools[name].limit)
-			}
-			if id := (instanceDemand{x.instance, x.ref}); offered[id] && x.Steps > 0 { // does its next step have none?
-				left := min(s.places[x.instance]-placed[x.instance], x.Steps-s.inUse[x.host+x.name+needsOf(x.Pools, x.Priority)]-steps[id])
-				more[id] = grants[id] > made[id] || left > 0
 			}
 			if waiters[x.instance] = true; possible {
 				all = append(all, x)
@@ -822,13 +753,12 @@ func (w *queueWorld) checkAdvances(d *Dispatcher, s *state, grants map[instanceD
 		}
 		w.check(2*len(waiters) <= p.limit, "advance: %+v, and %d owners wait for %d slots", key, len(waiters), p.limit)
 		next := slices.IndexFunc(all, func(x waiting) bool {
-			id := instanceDemand{x.instance, x.ref}
-			return x.instance == of && (!offered[id] || more[id])
+			return x.instance == of && !offered[instanceDemand{x.instance, x.ref}]
 		})
 		for i := range max(0, next) {
 			x, id := all[i], instanceDemand{all[i].instance, all[i].ref}
 			late := i == 0 && x.instance != of && w.late(d, id)
-			must := x.Priority > all[next].Priority || x.Reserve || grants[id] > 0
+			must := x.Priority > all[next].Priority || x.Reserve || grants[id]
 			w.check(!late && (offered[id] || !must), "advance: %+v, whose next demand %s ranks behind %s (late %v, offered %v)", key, all[next].Claim, x.Claim, late, offered[id])
 		}
 	}
@@ -840,7 +770,7 @@ func (w *queueWorld) late(d *Dispatcher, of instanceDemand) bool {
 	if b == nil || b.demands[of.demand.Index] == nil {
 		return false
 	}
-	if x := b.demands[of.demand.Index]; w.firstAt[of] == 0 || x.worker() {
+	if x := b.demands[of.demand.Index]; w.firstAt[of] == 0 {
 		w.firstAt[of] = x.first
 	}
 	return w.firstAt[of] > 0 && w.now-(w.firstAt[of]-1) > orderHolds
@@ -1074,11 +1004,8 @@ func (w *queueWorld) checkRest() {
 			free[name] = -1 << 30
 		}
 	}
-	left := func(x waiting) bool {
-		return x.Steps > 0 && min(s.places[x.instance], x.Steps-s.inUse[x.host+x.name+needsOf(x.Pools, x.Priority)]) <= 0
-	}
 	kept := maps.Clone(free)
-	for of := range admitted(s, free, left, func(waiting) bool { return false }) {
+	for of := range admitted(s, free, func(waiting) bool { return false }, func(waiting) {}) {
 		w.check(false, "rest: demand %+v may have slots and waits", of)
 	}
 	for key, list := range s.offers {
@@ -1088,9 +1015,6 @@ func (w *queueWorld) checkRest() {
 	w.check(len(s.passed) == 0 || !slices.Contains(slices.Collect(maps.Values(s.passed)), true), "rest: owners are passed: %v", s.passed)
 	waits := map[string]bool{}
 	for _, x := range s.demands {
-		if left(x) {
-			continue
-		}
 		possible := true
 		for name, n := range x.Pools {
 			p := s.pools[name]
@@ -1116,9 +1040,9 @@ func (w *queueWorld) checkRest() {
 	}
 	counted := map[instanceDemand]bool{}
 	for _, x := range s.demands {
-		counted[instanceDemand{x.instance, x.ref}] = !left(x)
+		counted[instanceDemand{x.instance, x.ref}] = true
 	}
-	w.checkAdvances(d, s, nil, counted, nil)
+	w.checkAdvances(d, s, nil, counted)
 	for key := range s.advance {
 		w.check(slices.ContainsFunc(s.demands, func(x waiting) bool { return x.Pools[key.Advance] > 0 }), "rest: %+v is left, and nobody waits", key)
 	}

@@ -58,7 +58,7 @@ func readKeys(ctx context.Context, b store.Backend, keys []string) (map[string]*
 	return all, nil
 }
 
-// readClaims reads the slot keys and blocks on leases.
+// readClaims reads the slot keys, blocks and ids on leases.
 func readClaims(ctx context.Context, b store.Backend, keys wire.Keys, ids []store.LeaseID) (kvs []*mvccpb.KeyValue, err error) {
 	names, _, err := attached(ctx, b, ids)
 	if err != nil {
@@ -66,7 +66,7 @@ func readClaims(ctx context.Context, b store.Backend, keys wire.Keys, ids []stor
 	}
 	names = slices.DeleteFunc(names, func(key string) bool {
 		_, err := keys.Ref(key)
-		return err != nil
+		return err != nil && !strings.HasPrefix(key, keys.ID(""))
 	})
 	all, err := readKeys(ctx, b, names)
 	for _, kv := range all {
@@ -96,7 +96,7 @@ func poolNames(ctx context.Context, b store.Backend, keys wire.Keys) (names []st
 }
 
 // endEarlier ends what an earlier process of an instance has put into the wait queue before a revision: its leases, with its
-// demands and places, and the offers to it.
+// demands, and the offers to it.
 func endEarlier(ctx context.Context, b store.Backend, keys wire.Keys, host, instance string, before int64) error {
 	names, err := poolNames(ctx, b, keys)
 	if err != nil {

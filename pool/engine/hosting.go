@@ -224,23 +224,32 @@ func (h *hosting) follow(ctx context.Context, now time.Duration) {
 		h.asked = now
 		h.keys.progress()
 	}
-	if names := h.d.Wants(); len(names) > 0 && !h.wanted && now >= h.wants.after {
-		h.wanted = true
-		d, keys := h.d, wire.Keys{Keys: h.e.cfg.Keys}
-		h.e.tasks.Go(func() {
-			l, err := listPools(ctx, h.e.cfg.Backend, keys, names)
-			h.e.inbox.put(func() {
-				h.wants.answered(err, h.e.now())
-				if h.wanted = false; h.d == d && err == nil {
-					h.d.Listed(l, h.e.now())
-				}
-			})
-		})
-	}
+	h.readPools(ctx, now)
 	if revision, ok := h.d.Sleep(now); ok {
 		h.keys.close()
 		h.keys, h.state, h.slept = nil, asleep, revision
 	}
+}
+
+// readPools reads pools that are not known, one read at a time.
+func (h *hosting) readPools(ctx context.Context, now time.Duration) {
+	if h.wanted || now < h.wants.after {
+		return
+	}
+	names := h.d.Wants()
+	if h.wanted = len(names) > 0; !h.wanted {
+		return
+	}
+	d, keys := h.d, wire.Keys{Keys: h.e.cfg.Keys}
+	h.e.tasks.Go(func() {
+		l, err := listPools(ctx, h.e.cfg.Backend, keys, names)
+		h.e.inbox.put(func() {
+			h.wants.answered(err, h.e.now())
+			if h.wanted = false; h.d == d {
+				h.d.Listed(l, h.e.now())
+			}
+		})
+	})
 }
 
 // wakes returns when there is something to do without anything having happened.
@@ -251,7 +260,7 @@ func (h *hosting) wakes(now time.Duration) time.Duration {
 	return min(h.d.Wake(now), h.asked+progressEvery)
 }
 
-// listAll reads what a dispatcher needs to know when it begins: offers, places, which pools are pending, and these.
+// listAll reads what a dispatcher needs to know when it begins: offers, which pools are pending, and these.
 func listAll(ctx context.Context, b store.Backend, keys wire.Keys) (l dispatch.Listing, err error) {
 	pages := store.Pages{Prefix: keys.OffersAll()}
 	l.All = true
@@ -271,9 +280,6 @@ func listAll(ctx context.Context, b store.Backend, keys wire.Keys) (l dispatch.L
 	if err != nil {
 		return l, err
 	}
-	if _, err = read(keys.Places("", "")[:len(keys.Places("", ""))-1]); err != nil {
-		return l, err
-	}
 	for _, kv := range pending {
 		name := string(kv.Key)[len(keys.Pending("")):]
 		if _, err = read(keys.Pool(name)); err != nil {
@@ -284,7 +290,7 @@ func listAll(ctx context.Context, b store.Backend, keys wire.Keys) (l dispatch.L
 	return l, nil
 }
 
-// listPools reads pools.
+// listPools reads pools. With an error, what it returns is of revision 0.
 func listPools(ctx context.Context, b store.Backend, keys wire.Keys, names []string) (l dispatch.Listing, err error) {
 	l.Pools = names
 	for _, name := range names {
@@ -293,7 +299,7 @@ func listPools(ctx context.Context, b store.Backend, keys wire.Keys, names []str
 			return true
 		})
 		if err != nil {
-			return l, err
+			return dispatch.Listing{Pools: names}, err
 		}
 		l.Revision = rev
 	}

@@ -88,6 +88,9 @@ func (l *loop) turn() bool {
 	return some
 }
 
+// expect has the next transaction wait a moment for a request of a caller.
+func (l *loop) expect() { l.several = max(l.several, 2) }
+
 // collect waits a moment for callers that were answered together: they often go on with another request.
 func (l *loop) collect() {
 	end := time.Now().Add(collectFor)

@@ -95,7 +95,7 @@ func (p *polls) full(now time.Duration) bool {
 
 // decide has the succession decide.
 func (p *polls) decide(now time.Duration, wall time.Time) {
-	p.succession.Set(now, dispatch.Instance{Leads: p.leads, Demands: p.owner.Queued() > 0, Waiting: p.hosting.demands() > 0, Lease: p.hosting.lease})
+	p.succession.Set(now, dispatch.Instance{Leads: p.leads, Demands: p.owner.Queued() > 0 || p.owner.Left(), Waiting: p.hosting.demands() > 0, Lease: p.hosting.lease})
 	p.ready = p.succession.Ready(now, wall)
 }
 

@@ -23,11 +23,8 @@ type combinedOutcome struct {
 	err      error
 }
 
-// answer answers it. A claim that is released, or may be, has given its place back.
+// answer answers it.
 func (c *combined) answer(revision int64, err error) {
-	if err == nil || store.OutcomeUnknown(err) {
-		c.place.Give()
-	}
 	c.reply <- combinedOutcome{revision, err}
 }
 
@@ -50,7 +47,7 @@ func (r *requests) releaseWith(cl *pool.Claim, extra store.Extra, c *combined) {
 	e := r.byID[cl.ID]
 	err := pool.ErrNotCombined
 	if e != nil && e.granted == cl {
-		err = r.owner.ReleaseWith(e.claim, extra)
+		err = r.owner.ReleaseWith(e.claim, extra, c.place)
 	}
 	if err != nil {
 		c.answer(0, err)
@@ -67,7 +64,8 @@ func (r *requests) stays(e *entry, err error) {
 	}
 }
 
-// combinedEnds answers a combined release of a claim that is released, or whose slots were gone.
+// combinedEnds answers a combined release of a claim that is released, or whose slots were gone. A claim that is released, or
+// may be, has given its place back.
 func (e *entry) combinedEnds(res owner.Result) {
 	if e.combined == nil {
 		return
@@ -75,6 +73,8 @@ func (e *entry) combinedEnds(res owner.Result) {
 	err := res.Err
 	if res.Outcome == owner.Lost || errors.Is(err, owner.ErrGone) {
 		err = pool.ErrNotCombined
+	} else {
+		e.combined.place.Give()
 	}
 	e.combined.answer(res.Revision, err)
 	e.combined = nil
@@ -124,7 +124,11 @@ func (e *Engine) ReleaseWith(ctx context.Context, cl *pool.Claim, x store.Extra,
 		return 0, err
 	}
 	reply := make(chan combinedOutcome, 1)
-	if !e.inbox.put(func() { e.requests.releaseWith(cl, x, &combined{place, reply}) }) {
+	if !e.inbox.put(func() {
+		if e.requests.releaseWith(cl, x, &combined{place, reply}); asked != nil {
+			e.expect()
+		}
+	}) {
 		return 0, errStopped
 	}
 	if asked != nil {

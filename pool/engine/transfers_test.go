@@ -2,7 +2,9 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -88,5 +90,52 @@ func TestAReleaseFollowsACombinedOneThatFails(t *testing.T) {
 	if err := <-released; err != nil {
 		t.Error(err)
 	}
+	isEmpty(t, b, keys.Slots("db"))
+}
+
+// The end of a step, the release of its slots and the take of the next step, which is asked for when the release is queued, are
+// one transaction, though the worker has several goroutines on the way and a place for one step only.
+func TestAStepEndsAndTheNextBeginsInOneTransaction(t *testing.T) {
+	t.Parallel()
+	engines, b, keys := hosts(t, 1, 1)
+	e := engines[0]
+	places := pool.NewPlaces(1)
+	step := func(n int) *pool.Request {
+		r := request(fmt.Sprint("step-", n))
+		r.Wait, r.Place = time.Minute, places.New()
+		return r
+	}
+	r := step(0)
+	held := claim(t, e, r)
+	together := 0
+	const steps = 50
+	for n := range steps {
+		next, hop := step(n+1), make(chan struct{})
+		claimed := make(chan *pool.Claim, 1)
+		rev, err := e.ReleaseWith(t.Context(), held, store.Extra{Then: []*pb.RequestOp{store.Put("/b/end", nil, 0)}}, r.Place, func() {
+			go func() { close(hop) }()
+			go func() {
+				<-hop
+				c, err := e.Claim(t.Context(), next)
+				if err != nil {
+					t.Error(err)
+				}
+				claimed <- c
+			}()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if held, r = <-claimed, next; held.Fence.Revision() == rev {
+			together++
+		}
+	}
+	if places.Free() != 0 {
+		t.Error("the last step has no place")
+	}
+	if t.Logf("%d of %d", together, steps); together == 0 { // all of them on a machine that is not busy
+		t.Error("no step began in the transaction in which the one before has ended")
+	}
+	release(t, e, held)
 	isEmpty(t, b, keys.Slots("db"))
 }

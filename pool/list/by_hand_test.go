@@ -77,10 +77,6 @@ func (w byHand) role(host string, change ...func(*wire.Role)) {
 	w.write(1, map[string][]byte{w.keys.Role(): wire.EncodeRole(r)})
 }
 
-func (w byHand) places(host string, free int) {
-	w.write(1, map[string][]byte{w.keys.Places(host, "i"): wire.EncodePlaces(wire.Places{Free: free})})
-}
-
 func (w byHand) passed(host string) {
 	w.write(0, map[string][]byte{w.keys.Offer(wire.OfferKey{Host: host, Instance: "i", Name: -1}): wire.EncodeEmpty()})
 }
@@ -98,8 +94,6 @@ func (w byHand) ofRun(r *pool.Request) { r.Holder.Run, r.Holder.Step = "run-"+r.
 func reserves(d *wire.Demand) { d.Reserve = true }
 
 func priority(n int) func(*wire.Demand) { return func(d *wire.Demand) { d.Priority = n } }
-
-func steps(n int) func(*wire.Demand) { return func(d *wire.Demand) { d.Steps = n } }
 
 func paused(s *pool.Spec) { s.Paused = true }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/berthhq/berth/pool/wire"
 )
 
-// Follower is the state of all pools, offers and free places as a feed delivers it, for a planner that needs it all the time.
+// Follower is the state of all pools and offers as a feed delivers it, for a planner that needs it all the time.
 // It needs the rights of a dispatcher to read.
 type Follower struct {
 	feed    *store.Feed

@@ -1,10 +1,7 @@
 package list
 
 import (
-	"fmt"
 	"strings"
-
-	"github.com/berthhq/berth/pool"
 )
 
 // instance names an instance.
@@ -26,13 +23,4 @@ func split(named string) (by instance, id string) {
 		return instance{}, named
 	}
 	return instance{host, name}, id
-}
-
-// placesOf returns the instance whose free places a key has.
-func (k spelling) placesOf(key string) (instance, error) {
-	host, name, _ := strings.Cut(strings.TrimPrefix(key, k.PlacesAll()), "/")
-	if pool.ValidateName(host) != nil || pool.ValidateName(name) != nil {
-		return instance{}, fmt.Errorf("key %q is not one of places", key)
-	}
-	return instance{host, name}, nil
 }

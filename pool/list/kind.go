@@ -17,7 +17,6 @@ const (
 	slotKey
 	demandKey
 	offerKey
-	placesKey
 	idKey
 	roleKey
 )
@@ -47,8 +46,6 @@ func (k spelling) kindOf(key string) (kind, string) {
 		return roleKey, ""
 	case strings.HasPrefix(key, k.OffersAll()):
 		return offerKey, ""
-	case strings.HasPrefix(key, k.PlacesAll()):
-		return placesKey, ""
 	}
 	return ignoredKey, ""
 }

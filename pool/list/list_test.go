@@ -66,7 +66,7 @@ func TestAPoolIsShownWithHoldersAndWaiters(t *testing.T) {
 	w.waits("late", "one", db(1))
 	w.waits("early", "two", map[string]int{"db": 4, "gpu": 1}, func(d *wire.Demand) { d.Stamp = &wire.Stamp{Revision: 1} }, reserves)
 	w.waits("urgent", "two", db(9), priority(3))
-	w.waits("worker", "two", map[string]int{"db": 1}, steps(7))
+	w.waits("last", "two", db(1))
 	d, err := w.state().Pool("db")
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func TestAPoolIsShownWithHoldersAndWaiters(t *testing.T) {
 		{Claim: "urgent", Holder: pool.Holder{Host: "two", Instance: "i"}, Slots: 9, Pools: db(9), Priority: 3, Position: 1, Since: epoch.Add(5 * time.Second), Reason: "pool 'db' has a limit of 5, this claim needs 9", Lease: 105},
 		{Claim: "early", Holder: pool.Holder{Host: "two", Instance: "i"}, Slots: 4, Pools: map[string]int{"db": 4, "gpu": 1}, Position: 2, Since: epoch.Add(4 * time.Second), Reserve: true, Reason: both, Lease: 104},
 		{Claim: "late", Holder: pool.Holder{Host: "one", Instance: "i"}, Slots: 1, Pools: db(1), Position: 3, Since: epoch.Add(3 * time.Second), Reason: "pool 'db' full (5/5 slots)", Lease: 103},
-		{Claim: "worker", Holder: pool.Holder{Host: "two", Instance: "i"}, Slots: 1, Pools: db(1), Steps: 7, Position: 4, Since: epoch.Add(6 * time.Second), Reason: "pool 'db' full (5/5 slots)", Lease: 106},
+		{Claim: "last", Holder: pool.Holder{Host: "two", Instance: "i"}, Slots: 1, Pools: db(1), Position: 4, Since: epoch.Add(6 * time.Second), Reason: "pool 'db' full (5/5 slots)", Lease: 106},
 	}
 	if diff := cmp.Diff(wantWaiters, d.Waiters); diff != "" {
 		t.Error(diff)
@@ -202,14 +202,6 @@ func TestReasonsSayWhatKeepsAClaimWaiting(t *testing.T) {
 		"an instance that is passed": {
 			func(w byHand) { w.spec("db", 9); w.passed("two") },
 			waiting{needs: db(1)}, "two/i does not answer, and others pass its claims", "", 1, 1,
-		},
-		"a full worker": {
-			func(w byHand) { w.spec("db", 9); w.places("two", 0) },
-			waiting{db(1), steps(3)}, "its worker has no free place", "", 1, 1,
-		},
-		"a worker with places": {
-			func(w byHand) { w.spec("db", 9); w.places("two", 1) },
-			waiting{db(1), steps(3)}, "waiting its turn (position 1 of 1)", "waiting its turn", 1, 1,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -443,5 +435,42 @@ func TestDemandsThatAreNotCompleteDoNotCount(t *testing.T) {
 	w.change(w.keys.Demand(wire.DemandKey{Pool: "gpu", Host: "one", Instance: "i", Name: 4}), func(kv *kv) { kv.Value = []byte(`{"v":2,"first":"cpu"}`) })
 	if _, waiters := w.state().Claims(); len(waiters) != 1 || waiters[0].Claim != "whole" {
 		t.Errorf("%+v wait", waiters)
+	}
+}
+
+// Claims of several instances for the same step are one waiter, the first of them. They are for the same only if they say so.
+func TestClaimsForTheSameStepAreOneWaiter(t *testing.T) {
+	w := newByHand(t)
+	w.spec("db", 1)
+	w.hold("x", "one", db(1))
+	of := func(step string, sole bool) func(*wire.Demand) {
+		return func(d *wire.Demand) {
+			d.Sole, d.Stamp = sole, &wire.Stamp{Revision: 2}
+			d.Holder.Run, d.Holder.Step, d.Holder.Bind = "r", step, "step"
+		}
+	}
+	third := w.waits("s3", "three", db(1), of("a", true))
+	w.waits("s2", "two", db(1), of("a", true))
+	w.waits("s1", "one", db(1), of("a", true))
+	w.waits("t", "one", db(1), of("b", true))
+	w.waits("u", "one", db(1), of("a", false))
+	s := w.state()
+	d := s.demands[wire.DemandKey{Pool: "db", Host: "three", Instance: "i", Name: third.Name}].List[0]
+	own := Own{Host: "three", Instance: "i", Waiting: []OwnDemand{{Demand: d, Created: third.Created}}}
+	for name, o := range map[string]Own{"others": {}, "one of them": own} {
+		_, waiters := s.Claims(o)
+		var ids []string
+		for _, x := range waiters {
+			ids = append(ids, x.Claim)
+		}
+		if d, err := s.Pool("db", o); !slices.Equal(ids, []string{"s1", "t", "u"}) || d.Waiting != 3 || err != nil {
+			t.Errorf("%s: %v, %d wait, %v", name, ids, d.Waiting, err)
+		}
+	}
+	if r, err := s.Reason(own); err != nil || r.Position != 1 || r.Waiting != 3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if y, err := s.Why("u"); err != nil || y.Reason.Position != 3 || y.Reason.Waiting != 3 {
+		t.Errorf("%+v, %v", y, err)
 	}
 }

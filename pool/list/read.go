@@ -23,8 +23,8 @@ const (
 	keysTimeout = 10 * time.Second
 )
 
-// Read reads all pools at one revision, in pages of which one is in memory: the demands of all instances, who dispatches, offers,
-// free places and ids. What etcd does not permit to be read of offers, places and ids is left out.
+// Read reads all pools at one revision, in pages of which one is in memory: the demands of all instances, who dispatches, offers
+// and ids. What etcd does not permit to be read of offers and ids is left out.
 func Read(ctx context.Context, b store.Backend, keys store.Keys) (s *State, err error) {
 	for range maxReads {
 		r := reading{New(keys, 0), b}
@@ -92,7 +92,7 @@ func (r reading) readRest(ctx context.Context) error {
 		prefix   string
 		optional bool
 	}{
-		{r.keys.Role(), false}, {r.keys.OffersAll(), true}, {r.keys.PlacesAll(), true}, {r.keys.ID(""), true},
+		{r.keys.Role(), false}, {r.keys.OffersAll(), true}, {r.keys.ID(""), true},
 	}
 	read := make([]store.Snapshot, len(parts))
 	g, ctx := errgroup.WithContext(ctx)

@@ -226,7 +226,7 @@ func TestWhatEtcdDoesNotPermitIsLeftOut(t *testing.T) {
 			return storetest.Fault{}
 		})
 	}
-	for _, prefix := range []string{w.keys.OffersAll(), w.keys.PlacesAll(), w.keys.ID("")} {
+	for _, prefix := range []string{w.keys.OffersAll(), w.keys.ID("")} {
 		deny(prefix)
 		s, err := Read(t.Context(), b, w.keys.Keys)
 		if err != nil {

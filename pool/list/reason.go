@@ -25,7 +25,7 @@ func (s *State) Reason() (pool.Reason, error) {
 		return pool.Reason{}, problem.New(problem.ClaimNotFound, "claim %q does not wait", s.own.Waiting[0].Claim)
 	}
 	w, queue := own[0], s.waiting()
-	i := slices.IndexFunc(queue, func(q *waiter) bool { return q.Claim == w.Claim && q.by == w.by })
+	i := slices.IndexFunc(queue, w.same)
 	if i < 0 {
 		i, _ = slices.BinarySearchFunc(queue, w, (*waiter).compare)
 		queue = slices.Insert(slices.Clone(queue), i, w)
@@ -82,12 +82,10 @@ func (s *State) blocked(w *waiter) ([]pool.Shortage, string) {
 	pools, text := pool.Blocked(w.Pools, s.brief)
 	switch {
 	case text != "":
-	case w.Steps == 0 && s.heldBy(w.by, w.Claim) != nil: // of an earlier life of the instance
+	case s.heldBy(w.by, w.Claim) != nil: // of an earlier life of the instance
 		text = fmt.Sprintf("claim id %q is held already by %s", w.Claim, w.by)
 	case s.passed(w.by):
 		text = fmt.Sprintf("%s does not answer, and others pass its claims", w.by)
-	case w.Steps > 0 && s.full(w.by):
-		text = "its worker has no free place"
 	}
 	return pools, text
 }
@@ -98,12 +96,6 @@ func (s *State) heldBy(by instance, id string) *claim {
 		return all[0]
 	}
 	return nil
-}
-
-// full reports whether it is known that a worker has no free place.
-func (s *State) full(by instance) bool {
-	free, known := s.places[by]
-	return known && free == 0
 }
 
 // oldest names up to [maxReasonHolders] holders of a pool, the oldest first.

@@ -1,11 +1,9 @@
 package list
 
 import (
-	"maps"
 	"slices"
 	"testing"
 
-	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/admit"
 	"github.com/berthhq/berth/pool/wire"
 )
@@ -31,28 +29,7 @@ func TestSpaceIsWhatWaitersLeave(t *testing.T) {
 			w.waits("v", "one", db(9), priority(1), reserves)
 			w.offers("one", 0, w.waits("w", "one", db(3)))
 		}, -4},
-		"an offer to none":        {func(w byHand) { w.offers("one", 0, wire.DemandRef{Pool: "db", Name: 7, Created: 3}) }, 8},
-		"a worker without word":   {func(w byHand) { w.waits("w", "one", db(1), steps(5)) }, 8},
-		"a worker that is full":   {func(w byHand) { w.waits("w", "one", db(1), steps(5)); w.places("one", 0) }, 8},
-		"a worker with places":    {func(w byHand) { w.waits("w", "one", db(2), steps(5)); w.places("one", 3) }, 2},
-		"a worker with few steps": {func(w byHand) { w.waits("w", "one", db(2), steps(2)); w.places("one", 3) }, 4},
-		"a worker with offers": {func(w byHand) {
-			ref := w.waits("w", "one", db(1), steps(5))
-			w.places("one", 3)
-			w.offers("one", 0, ref, ref)
-		}, 5},
-		"a worker with steps in use": {func(w byHand) {
-			w.waits("w", "one", map[string]int{"db": 2, "gpu": 1}, steps(1), reserves)
-			w.places("one", 3)
-		}, 8},
-		"a worker with other claims": {func(w byHand) { w.waits("w", "one", db(2), steps(1), reserves); w.places("one", 3) }, 6},
-		"a worker with two demands": {func(w byHand) {
-			w.waits("v", "one", db(9), steps(2))
-			w.waits("w", "one", db(1), steps(2))
-			w.waits("x", "one", db(2), steps(2))
-			w.places("one", 3)
-		}, 4},
-		"a worker that reserves": {func(w byHand) { w.waits("w", "one", db(3), steps(5), reserves); w.places("one", 3) }, -1},
+		"an offer to none": {func(w byHand) { w.offers("one", 0, wire.DemandRef{Pool: "db", Name: 7, Created: 3}) }, 8},
 	} {
 		w := newByHand(t)
 		w.spec("db", 10)
@@ -98,19 +75,9 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 			grants := admit.Admit(capacities, all).Grants
 			return slices.Contains(grants, len(all)-1)
 		}
-		used := map[instance]int{}
 		for _, q := range s.waiting() {
-			n := 1
-			if q.Steps > 0 {
-				n = min(q.Steps-w.inUse(q), s.places[q.by]-used[q.by])
-			}
-			for range n {
-				if s.passed(q.by) || !fits(waiter(q.Pools, q.Reserve)) {
-					break
-				}
-				if q.Steps > 0 {
-					used[q.by]++
-				}
+			if !s.passed(q.by) {
+				fits(waiter(q.Pools, q.Reserve))
 			}
 		}
 		first, space := len(all), s.Space()
@@ -138,31 +105,5 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 	}
 	if t.Logf("%d claims fitted, %d did not", fitted, refused); min(fitted, refused) < 200 {
 		t.Error("too few")
-	}
-}
-
-// inUse counts the claims that are like the demand of a worker.
-func (w *world) inUse(q *waiter) (n int) {
-	for _, m := range w.claims {
-		if h := m.req.Holder; h.Host == q.by.host && h.Instance == q.by.name && maps.Equal(m.req.Slots, q.Pools) && m.req.Priority == q.Priority {
-			n++
-		}
-	}
-	return n
-}
-
-// A worker that would take many steps in a pool with few slots is no work.
-func TestSpaceIsBounded(t *testing.T) {
-	w := newByHand(t)
-	w.spec("db", 5)
-	w.spec("many", pool.Unlimited)
-	for i := range 500 {
-		host := "h" + string(rune('a'+i%26)) + string(rune('a'+i/26))
-		w.waits("w"+host, host, map[string]int{"db": 1, "many": 1}, steps(10_000))
-		w.places(host, 10_000)
-	}
-	s := w.state()
-	if n := testing.AllocsPerRun(1, func() { s.Space() }); n > 5000 {
-		t.Errorf("%v allocations", n)
 	}
 }

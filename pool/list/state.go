@@ -22,10 +22,9 @@ type State struct {
 	ended    map[wire.DemandRef]int // how many claims name a demand that they have ended
 	demands  map[wire.DemandKey]*demandsKey
 	offers   map[wire.OfferKey][]wire.Offer
-	places   map[instance]int // that are free
 	ids      map[string]wire.ID
 	role     wire.Role
-	leases   map[string]store.LeaseID // of places, ids and the role, by key
+	leases   map[string]store.LeaseID // of ids and the role, by key
 	bad      map[string]badKey
 	only     map[string]bool // the pools that were read; nil is all of them
 	part     bool            // not all demands of these pools were read
@@ -60,7 +59,7 @@ func New(keys store.Keys, revision int64) *State {
 	return &State{
 		keys: spelling{wire.Keys{Keys: keys}}, revision: revision, pools: map[string]*poolState{}, claims: map[claimName]*claim{},
 		ended: map[wire.DemandRef]int{}, demands: map[wire.DemandKey]*demandsKey{}, offers: map[wire.OfferKey][]wire.Offer{},
-		places: map[instance]int{}, ids: map[string]wire.ID{}, leases: map[string]store.LeaseID{}, bad: map[string]badKey{}, index: &index{},
+		ids: map[string]wire.ID{}, leases: map[string]store.LeaseID{}, bad: map[string]badKey{}, index: &index{},
 	}
 }
 
@@ -129,7 +128,7 @@ func (s *State) putOther(key string, kind kind, name string, kv *mvccpb.KeyValue
 		return s.putDemands(key, kv)
 	case offerKey:
 		return s.putOffers(key, kv)
-	case placesKey, idKey, roleKey:
+	case idKey, roleKey:
 		s.leases[key] = store.LeaseID(kv.Lease)
 		err := s.putSingle(key, kind, name, kv.Value)
 		if err != nil {
@@ -145,16 +144,6 @@ func (s *State) putOther(key string, kind kind, name string, kv *mvccpb.KeyValue
 // putSingle records a key whose value is read without others.
 func (s *State) putSingle(key string, kind kind, name string, value []byte) error {
 	switch kind {
-	case placesKey:
-		by, err := s.keys.placesOf(key)
-		if err != nil {
-			return err
-		}
-		p, err := wire.DecodePlaces(key, value)
-		if err == nil {
-			s.places[by] = p.Free
-		}
-		return err
 	case idKey:
 		id, err := wire.DecodeID(key, value)
 		if err == nil {
@@ -192,10 +181,6 @@ func (s *State) forget(key string, kind kind, name string) {
 	case offerKey:
 		if o, err := s.keys.OfferKey(key); err == nil {
 			delete(s.offers, o)
-		}
-	case placesKey:
-		if by, err := s.keys.placesOf(key); err == nil {
-			delete(s.places, by)
 		}
 	case idKey:
 		delete(s.ids, name)

@@ -70,7 +70,7 @@ func TestAStateThatFollowsIsTheSameAsOneThatWasRead(t *testing.T) {
 			w.write(0, map[string][]byte{key: nil})
 		}
 		s := w.follows
-		if n := len(s.pools) + len(s.claims) + len(s.ended) + len(s.demands) + len(s.offers) + len(s.places) + len(s.ids) + len(s.leases) + len(s.bad); n > 0 || s.role.Host != "" {
+		if n := len(s.pools) + len(s.claims) + len(s.ended) + len(s.demands) + len(s.offers) + len(s.ids) + len(s.leases) + len(s.bad); n > 0 || s.role.Host != "" {
 			t.Fatalf("seed %d: %d things are left of nothing: %+v", seed, n, s)
 		}
 	}
@@ -129,7 +129,7 @@ func FuzzState(f *testing.F) {
 	for key, kv := range w.kvs {
 		f.Add(uint64(3), strings.TrimPrefix(key, "/b/"), kv.Value)
 	}
-	for _, key := range []string{"pools/db/slots/000001", "pools/db/slots/b/00/1", "pools/db/demands/one/a/1", "pools/db/spec", "pools/x", "ids/a", "places/one/a", "offers/one/a/1", "offers/one/a/passed", "dispatcher/role", "pending/db", "else"} {
+	for _, key := range []string{"pools/db/slots/000001", "pools/db/slots/b/00/1", "pools/db/demands/one/a/1", "pools/db/spec", "pools/x", "ids/a", "offers/one/a/1", "offers/one/a/passed", "dispatcher/role", "pending/db", "else"} {
 		f.Add(uint64(7), key, []byte(`{"v":2,"claim":"c1","runs":[[0,3]],"main":"db/1"}`))
 		f.Add(uint64(9), key, []byte(`{"v":2,"first":"cpu"}`))
 		f.Add(uint64(5), key, []byte("{"))
@@ -175,7 +175,6 @@ func TestKeysOnLeasesThatAreGone(t *testing.T) {
 	w.spec("db", 9)
 	w.hold("a", "one", db(2))
 	w.waits("w", "two", db(1))
-	w.places("one", 3)
 	w.write(7, map[string][]byte{w.keys.Number("db", 8): []byte("pear"), w.keys.ID("a"): wire.EncodeID(wire.ID{Host: "one", Instance: "i"})})
 	var keys []string
 	for _, v := range w.state().OnLeases(gone(1, 7, 102)) {
@@ -185,7 +184,7 @@ func TestKeysOnLeasesThatAreGone(t *testing.T) {
 		keys = append(keys, v.Key)
 	}
 	want := []string{
-		w.keys.ID("a"), w.keys.Places("one", "i"), w.keys.Demands("db", "two", "i") + "2",
+		w.keys.ID("a"), w.keys.Demands("db", "two", "i") + "2",
 		w.keys.Number("db", 0), w.keys.Number("db", 1), w.keys.Number("db", 8),
 	}
 	if !slices.Equal(keys, want) {

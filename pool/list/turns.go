@@ -2,6 +2,7 @@ package list
 
 import (
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/admit"
 	"github.com/berthhq/berth/pool/wire"
 )
@@ -61,64 +62,44 @@ func (p Part) Demands(pool string) (n int) {
 	return n
 }
 
-// OfWorkers reports whether a demand of a worker is there: its turn depends on the places of the worker.
-func (p Part) OfWorkers() bool {
-	for _, d := range p.demands {
-		for i := range d.List {
-			if d.List[i].Steps > 0 {
-				return true
-			}
+// Others reports of a claim that is one of several for the same whether another instance has one of them.
+func (p Part) Others(host, instanceName string) func(*pool.Request) bool {
+	all := map[work]bool{}
+	for _, w := range p.waiting() {
+		if of, sole := w.work(); sole && w.by != (instance{host, instanceName}) {
+			all[of] = true
 		}
 	}
-	return false
+	return func(r *pool.Request) bool { return all[work{r.Holder.Run, r.Holder.Step, r.Holder.Bind}] }
 }
 
 // Turns returns whose turn it is, with the demands of an instance as its own. A pool that was not added has free
-// slots for every claim. Slots are kept for no demand that has ended, is incomplete, or is of a worker without places.
+// slots for every claim. Slots are kept for no demand that has ended or is incomplete.
 func (p Part) Turns(host, instanceName string) *Turns {
 	queue := p.waiting()
 	f := p.fill(queue, nil)
 	t := &Turns{walk: f.walk, index: f.index, free: admit.FreeSlots(f.capacities), waiting: map[string]int{}, others: map[string]int{}}
+	mine := instance{host, instanceName}
 	for _, w := range queue {
-		times := f.wanted(w)
-		if times > 0 {
-			for name := range w.Pools {
-				if t.waiting[name]++; w.by != (instance{host, instanceName}) {
-					t.others[name]++
-				}
+		if !f.wants(w) {
+			continue
+		}
+		for name := range w.Pools {
+			if t.waiting[name]++; w.by != mine {
+				t.others[name]++
 			}
 		}
-		one, limited := f.waiterOf(w)
-		for i := range times {
-			if i > 0 && !limited || t.walk.Next(one) != admit.Fit {
-				break
-			}
-			f.uses(w, 1)
-			if w.Steps == 0 && w.by == (instance{host, instanceName}) {
-				t.own = append(t.own, w.ref)
-			}
+		if t.walk.Next(f.waiterOf(w)) == admit.Fit && w.by == mine {
+			t.own = append(t.own, w.ref)
 		}
 	}
 	return t
 }
 
-// waiterOf returns what Admit needs to know of a waiter in the pools that are known, and whether one of them has a limit.
-func (f *filling) waiterOf(w *waiter) (one *admit.Waiter, limited bool) {
-	one = &admit.Waiter{Reserve: w.Reserve}
-	for name, n := range w.Pools {
-		if f.only[name] {
-			i := f.index[name]
-			one.Needs = append(one.Needs, admit.Need{Pool: i, N: n})
-			limited = limited || f.capacities[i].Limit != admit.Unlimited
-		}
-	}
-	return one, limited
-}
-
-// Own returns the demands of the instance whose turn it is, but for those of workers, in order.
+// Own returns the demands of the instance whose turn it is, in order.
 func (t *Turns) Own() []wire.DemandRef { return t.own }
 
-// Waiting returns how many demands wait for a pool, without those that only wait for a place.
+// Waiting returns how many demands wait for a pool.
 func (t *Turns) Waiting(pool string) int { return t.waiting[pool] }
 
 // Others returns how many of these belong to other instances.

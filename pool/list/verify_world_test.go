@@ -19,7 +19,6 @@ var damages = map[string]func(w *world) (key, words string){
 	"a slot that can't be read":   func(w *world) (string, string) { return w.spoil(w.slotKey(anything)), "invalid character" },
 	"a demand that can't be read": func(w *world) (string, string) { return w.spoil(w.demandsKey(1)), "invalid character" },
 	"an offer that can't be read": func(w *world) (string, string) { return w.spoil(w.keys.Offers("one", "a") + "77"), "invalid character" },
-	"places that can't be read":   func(w *world) (string, string) { return w.spoil(w.keys.Places("one", "a")), "invalid character" },
 	"an id that can't be read":    func(w *world) (string, string) { return w.spoil(w.keys.ID("x")), "invalid character" },
 	"a role that can't be read":   func(w *world) (string, string) { return w.spoil(w.keys.Role()), "invalid character" },
 	"a key that is none":          func(w *world) (string, string) { return w.spoil(w.keys.Pool("db") + "else"), "none that berth writes" },
@@ -194,11 +193,8 @@ var damages = map[string]func(w *world) (key, words string){
 		}
 		return key, "is one of"
 	},
-	"a slot on no lease":  func(w *world) (string, string) { return w.unleash(w.slotKey(alone)), "it hangs on no lease" },
-	"demands on no lease": func(w *world) (string, string) { return w.unleash(w.demandsKey(1)), "it hangs on no lease" },
-	"places on no lease": func(w *world) (string, string) {
-		return w.unleash(w.has(w.keys.Places("one", "a"))), "it hangs on no lease"
-	},
+	"a slot on no lease":   func(w *world) (string, string) { return w.unleash(w.slotKey(alone)), "it hangs on no lease" },
+	"demands on no lease":  func(w *world) (string, string) { return w.unleash(w.demandsKey(1)), "it hangs on no lease" },
 	"the role on no lease": func(w *world) (string, string) { return w.unleash(w.has(w.keys.Role())), "it hangs on no lease" },
 	"an id on no lease": func(w *world) (string, string) {
 		m := w.anyClaim(func(m *made) bool { return m.ided })

@@ -30,11 +30,12 @@ func (w *waiter) compare(o *waiter) int {
 // status returns what is shown of a waiter, but for its place in the wait queue.
 func (w *waiter) status() pool.WaiterStatus {
 	return pool.WaiterStatus{
-		Claim: w.Claim, Holder: w.Holder, Pools: w.Pools, Priority: w.Priority, Steps: w.Steps, Since: w.Since, Reserve: w.Reserve, Lease: w.lease,
+		Claim: w.Claim, Holder: w.Holder, Pools: w.Pools, Priority: w.Priority, Since: w.Since, Reserve: w.Reserve, Lease: w.lease,
 	}
 }
 
-// allWaiting returns the demands of all instances that count and that have not ended, in order.
+// allWaiting returns the demands of all instances that count and that have not ended, in order. Those that are for the same
+// are one.
 func (s *State) allWaiting() (all []*waiter) {
 	for _, d := range s.demands {
 		if len(d.List) == 0 || len(s.missing(d)) > 0 {
@@ -45,13 +46,44 @@ func (s *State) allWaiting() (all []*waiter) {
 				Demand: &d.List[i], by: instance{d.Host, d.Instance}, stamp: d.List[i].Stamped(d.created), lease: d.lease,
 				ref: wire.DemandRef{Pool: d.Pool, Name: d.Name, Created: d.created, Index: d.List[i].Index},
 			}
-			if w.Steps > 0 || s.ended[w.ref] == 0 {
+			if s.ended[w.ref] == 0 {
 				all = append(all, w)
 			}
 		}
 	}
+	return inOrder(all)
+}
+
+// work is what a claim is for, if others can be for the same.
+type work struct{ run, step, bind string }
+
+// work returns what a waiter is for, false if no other can be for the same.
+func (w *waiter) work() (of work, sole bool) {
+	return work{w.Holder.Run, w.Holder.Step, w.Holder.Bind}, w.Sole
+}
+
+// same reports whether two waiters are one in the queue.
+func (w *waiter) same(o *waiter) bool {
+	of, sole := w.work()
+	if other, also := o.work(); sole && also && of == other {
+		return true
+	}
+	return w.Claim == o.Claim && w.by == o.by
+}
+
+// inOrder puts waiters in their order, and leaves of those that are for the same only the first one.
+func inOrder(all []*waiter) []*waiter {
 	slices.SortFunc(all, (*waiter).compare)
-	return all
+	seen := map[work]bool{}
+	return slices.DeleteFunc(all, func(w *waiter) bool {
+		of, sole := w.work()
+		if !sole {
+			return false
+		}
+		again := seen[of]
+		seen[of] = true
+		return again
+	})
 }
 
 // Own is what an instance knows of its claims that wait, beyond what etcd shows.
@@ -105,7 +137,7 @@ func (o Own) pool(named string) string {
 func (o Own) waiters(s *State) (all []*waiter) {
 	for i := range o.Waiting {
 		d := &o.Waiting[i]
-		if d.Steps == 0 && s.heldBy(o.name(), d.Claim) != nil {
+		if s.heldBy(o.name(), d.Claim) != nil {
 			continue
 		}
 		w := &waiter{Demand: &d.Demand, by: o.name(), stamp: d.Stamped(d.Created)}
@@ -138,6 +170,5 @@ func (s *State) waitQueue() []*waiter {
 		}
 		all = append(all, w)
 	}
-	slices.SortFunc(all, (*waiter).compare)
-	return all
+	return inOrder(all)
 }

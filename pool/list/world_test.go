@@ -262,9 +262,6 @@ func (w *world) wait() *put {
 		if w.IntN(4) == 0 {
 			d.Stamp = &wire.Stamp{Revision: 1 + w.Int64N(w.rev)}
 		}
-		if w.IntN(5) == 0 {
-			d.Steps = 1 + w.IntN(3)
-		}
 		p.list = append(p.list, d)
 	}
 	p.name = wire.DemandKey{Pool: p.pools[0], Host: by.host, Instance: by.name}
@@ -312,7 +309,7 @@ func (w *world) serve() {
 	}
 	i := w.IntN(len(p.list))
 	d := p.list[i]
-	if w.claims[d.Claim] != nil || d.Steps > 0 {
+	if w.claims[d.Claim] != nil {
 		return
 	}
 	r := &pool.Request{ID: d.Claim, Slots: d.Pools, Priority: d.Priority, Holder: d.Holder}
@@ -333,19 +330,17 @@ func (w *world) endDemands(p *put) {
 // dispatch writes what the dispatcher and workers do.
 func (w *world) dispatch() {
 	by := one(w, worldInstances...)
-	switch w.IntN(5) {
+	switch w.IntN(4) {
 	case 0:
 		w.write(w.newLease(), map[string][]byte{w.keys.Role(): wire.EncodeRole(wire.Role{Host: by.host, Instance: by.name, Kind: wire.Coordinator, Since: epoch})})
 	case 1:
-		w.write(w.newLease(), map[string][]byte{w.keys.Places(by.host, by.name): wire.EncodePlaces(wire.Places{Free: w.IntN(4)})})
-	case 2:
 		key := w.keys.Offer(wire.OfferKey{Host: by.host, Instance: by.name, Name: -1})
 		if w.kvs[key] == nil {
 			w.write(0, map[string][]byte{key: wire.EncodeEmpty()})
 		} else {
 			w.write(0, map[string][]byte{key: nil})
 		}
-	case 3:
+	case 2:
 		w.write(0, map[string][]byte{w.keys.Pending("db"): wire.EncodeEmpty(), w.keys.Mark(): wire.EncodeMark(wire.Mark{})})
 	default:
 		w.offer()

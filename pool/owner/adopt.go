@@ -2,7 +2,9 @@ package owner
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -41,11 +43,15 @@ type one struct {
 	lease    int64
 }
 
-// Adopt takes the claims of an earlier process of the instance over, whose slot keys and blocks on its leases are given. What
+// Adopt takes the claims of an earlier process of the instance over, whose slot keys, blocks and ids on its leases are given. What
 // is no complete claim of this instance is released.
 func (o *Owner) Adopt(kvs []*mvccpb.KeyValue, now time.Duration) (claims []Adopted) {
-	parts := map[one][]*mvccpb.KeyValue{}
+	parts, ids := map[one][]*mvccpb.KeyValue{}, map[string]*mvccpb.KeyValue{}
 	for _, kv := range kvs {
+		if id, ok := strings.CutPrefix(string(kv.Key), o.keys.ID("")); ok {
+			ids[id] = kv
+			continue
+		}
 		if _, s, err := o.keys.DecodeSlot(string(kv.Key), kv.Value, kv.CreateRevision); err == nil {
 			name := one{s.Claim, kv.ModRevision, kv.Lease}
 			parts[name] = append(parts[name], kv)
@@ -63,10 +69,18 @@ func (o *Owner) Adopt(kvs []*mvccpb.KeyValue, now time.Duration) (claims []Adopt
 			continue
 		}
 		taken[name.id] = true
-		r := &pool.Request{ID: name.id, Slots: t.record.Pools, Priority: t.record.Priority, Holder: t.record.Holder}
+		id := ids[name.id]
+		chosen := id != nil && id.Lease == name.lease
+		if chosen {
+			delete(ids, name.id)
+		}
+		r := &pool.Request{ID: name.id, Chosen: chosen, Slots: t.record.Pools, Priority: t.record.Priority, Holder: t.record.Holder}
 		c := foundClaim(r, store.LeaseID(name.lease), t.keys, name.revision)
 		o.memory.adopt(t.keys, now)
 		claims = append(claims, Adopted{c, t.record.Since})
+	}
+	for _, id := range slices.Sorted(maps.Keys(ids)) { // of no claim that is held on
+		o.commits.drop(&offered{key: string(ids[id].Key), created: ids[id].CreateRevision})
 	}
 	return claims
 }

@@ -44,6 +44,7 @@ func (w *world) committed(rev int64, events []*mvccpb.Event, req *pb.TxnRequest)
 		}
 	}
 	w.checkWritten(events)
+	w.passes(events)
 	took := map[string]bool{}
 	w.turns = nil
 	for _, h := range w.hosts {
@@ -82,10 +83,11 @@ func (w *world) checkDemands(ev *mvccpb.Event) {
 	for _, d := range list.List {
 		stamp := d.Stamped(ev.Kv.CreateRevision)
 		name := d.Claim + "@" + d.Holder.Host
-		if was, ok := w.stamps[name]; ok && d.Steps == 0 {
+		if was, ok := w.stamps[name]; ok {
 			w.check(was == stamp, "claim %s has waited since %v, and now since %v", d.Claim, was, stamp)
 		}
 		w.stamps[name] = stamp
+		w.checkSince(name, stamp.Revision)
 	}
 }
 
@@ -100,6 +102,7 @@ func (w *world) checkClaim(ref wire.Ref, ev *mvccpb.Event, events []*mvccpb.Even
 	if s.Record == nil {
 		return
 	}
+	w.checkSeat(s.Claim)
 	turn := w.turnOf(s.Claim)
 	switch {
 	case turn != nil:
@@ -205,7 +208,7 @@ func (w *world) rest() {
 				busy, w.clock = true, w.clock+shelfTime
 			}
 			for c := range h.asked {
-				busy = busy || c.state != waiting
+				busy = busy || c.state != waiting && !w.full(c)
 			}
 		}
 		before := w.offered
@@ -265,7 +268,11 @@ func (w *world) checkWaiting() {
 	for _, h := range w.hosts {
 		for c := range h.asked {
 			name := asked(c.request)
-			w.check(in[name] == 1, "claim %s waits, and has %d demands in etcd", name, in[name])
+			if !w.full(c) {
+				w.check(in[name] == 1, "claim %s waits, and has %d demands in etcd", name, in[name])
+			} else {
+				w.check(in[name] == 0, "claim %s waits for a place, and has %d demands in etcd", name, in[name])
+			}
 			delete(in, name)
 		}
 	}

@@ -16,8 +16,9 @@ var errOutcomeUnknown = problem.New(problem.EtcdUnavailable, "%w: the outcome of
 // combined is other writes with which a claim is released, in one revision or not at all.
 type combined struct {
 	extra store.Extra
-	plain bool // it is to be released by itself if that does not happen
-	gone  bool // its lease has ended meanwhile
+	place *pool.Place // of its worker, which a claim may have that takes over its slots
+	plain bool        // it is to be released by itself if that does not happen
+	gone  bool        // its lease has ended meanwhile
 }
 
 // release has the claim released by itself if it is not released with the other writes.
@@ -27,17 +28,18 @@ func (w *combined) release() { w.plain = true }
 func (w *combined) lose() { w.gone = true }
 
 // ReleaseWith asks for the end of a claim that was granted, together with other writes: they happen in the revision in which
-// its slots are released, or neither happens. Extra may have no writes on the lease of the claim, and no stamp.
+// its slots are released, or neither happens. Extra may have no writes on the lease of the claim, and no stamp. The place,
+// which may be nil, is passed on to a claim that takes over the slots; else it is for the caller to give back.
 //
 // If it does not happen, the claim [Stays]: with [store.ErrChanged] if a condition of extra does not hold. If the claim is Lost,
 // or Released with [ErrGone], nothing was written; with an error of which [store.OutcomeUnknown] is true it may have been.
 //
 // It returns [pool.ErrNotCombined], and does nothing, if the claim is not held, or has more than 32 slot keys and blocks.
-func (o *Owner) ReleaseWith(c *Claim, extra store.Extra) error {
+func (o *Owner) ReleaseWith(c *Claim, extra store.Extra, place *pool.Place) error {
 	if c.state != held || len(wire.Refs(c.keys)) > maxCombined {
 		return pool.ErrNotCombined
 	}
-	c.combine(&combined{extra: extra})
+	c.combine(&combined{extra: extra, place: place})
 	o.commits.release(c)
 	return nil
 }

@@ -30,7 +30,7 @@ func TestACombinedReleaseIsTakenOver(t *testing.T) {
 			a := r.ask("a", 2, store.Extra{})
 			r.ask("b", 2, store.Extra{})
 			r.pass(time.Second)
-			if err := r.h.ReleaseWith(a, endingWith(holds)); err != nil {
+			if err := r.h.ReleaseWith(a, endingWith(holds), nil); err != nil {
 				t.Fatal(err)
 			}
 			c := r.ask("c", 2, withKeys("/b/begin"))
@@ -72,14 +72,14 @@ func TestWhatCannotBeReleasedWithOtherWrites(t *testing.T) {
 		t.Fatalf("%+v", all)
 	}
 	for _, c := range []*Claim{wide, full} {
-		if err := r.h.ReleaseWith(c, endingWith(true)); !errors.Is(err, pool.ErrNotCombined) {
+		if err := r.h.ReleaseWith(c, endingWith(true), nil); !errors.Is(err, pool.ErrNotCombined) {
 			t.Errorf("%s: %v", c.request.ID, err)
 		}
 	}
-	if err := r.h.ReleaseWith(a, endingWith(true)); err != nil {
+	if err := r.h.ReleaseWith(a, endingWith(true), nil); err != nil {
 		t.Error(err)
 	}
-	if err := r.h.ReleaseWith(a, endingWith(true)); !errors.Is(err, pool.ErrNotCombined) {
+	if err := r.h.ReleaseWith(a, endingWith(true), nil); !errors.Is(err, pool.ErrNotCombined) {
 		t.Errorf("twice: %v", err)
 	}
 	reason := errors.New("etcd is full")
@@ -107,7 +107,7 @@ func TestWhatFollowsAFailedRelease(t *testing.T) {
 			r := newRig(t)
 			a := r.ask("a", 1, store.Extra{})
 			r.pass(time.Second)
-			if err := r.h.ReleaseWith(a, endingWith(false)); err != nil {
+			if err := r.h.ReleaseWith(a, endingWith(false), nil); err != nil {
 				t.Fatal(err)
 			}
 			x := r.h.Commits()
@@ -134,7 +134,7 @@ func TestACombinedReleaseWithoutAnAnswer(t *testing.T) {
 			r := newRig(t)
 			a := r.ask("a", 4, store.Extra{})
 			r.pass(time.Second)
-			if err := r.h.ReleaseWith(a, endingWith(true)); err != nil {
+			if err := r.h.ReleaseWith(a, endingWith(true), nil); err != nil {
 				t.Fatal(err)
 			}
 			if tc.over {

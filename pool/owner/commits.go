@@ -267,6 +267,7 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 		o.outcomes.add(Result{Claim: from, Outcome: Released, Revision: revision})
 	}
 	if c.withdrawn && !c.kept {
+		c.request.Place.Give()
 		o.release(c)
 		return
 	}
@@ -358,6 +359,7 @@ func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
 
 // retry has a claim taken again, or wait again, after a transaction that did not take its slots.
 func (o *commits) retry(it *item) {
+	it.rise()
 	o.offers.close(it.offer, it.of, 0)
 	c := it.claim
 	c.passing.give(nil)
@@ -380,6 +382,7 @@ func (o *commits) withdrawn(c *Claim) {
 	if c.demand != nil {
 		o.queue.end(c.demand, false)
 	}
+	c.request.Place.Give()
 	c.unreserve(o.leases)
 	c.end()
 	o.outcomes.add(Result{Claim: c, Outcome: Withdrawn})
@@ -394,6 +397,7 @@ func (o *commits) refuse(c *Claim, err error) {
 	if c.demand != nil {
 		o.queue.end(c.demand, false)
 	}
+	c.request.Place.Give()
 	c.unreserve(o.leases)
 	c.end()
 	o.outcomes.add(Result{Claim: c, Outcome: Refused, Err: err})

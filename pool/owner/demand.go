@@ -58,6 +58,9 @@ func (d *demand) placeAs(p Place) {
 	d.stamp, d.since, d.came, d.reserves = &p.stamp, p.since, p.came, p.reserves
 }
 
+// placeAt gives it the place of what has waited since a revision.
+func (d *demand) placeAt(revision int64) { d.stamp = &wire.Stamp{Revision: revision} }
+
 // placeIn gives it an index in a key.
 func (d *demand) placeIn(k *demandKey, index int) { d.key, d.index = k, index }
 
@@ -89,7 +92,7 @@ func (d *demand) wire() wire.Demand {
 	r := d.claim.request
 	return wire.Demand{
 		Index: d.index, Claim: r.ID, Pools: r.Slots, Priority: r.Priority, Stamp: d.stamp, Reserve: d.reserves,
-		Pending: d.short, Since: d.since.UTC().Truncate(time.Millisecond), Holder: r.Holder,
+		Pending: d.short, Sole: r.Sole, Since: d.since.UTC().Truncate(time.Millisecond), Holder: r.Holder,
 	}
 }
 
@@ -106,11 +109,14 @@ const (
 	removed                 // it is not in use any longer
 )
 
+// partly says instead of the revision that created a key that it may be in some of its pools, and is to be deleted there.
+const partly = -1
+
 // demandKey is demands that share a key in each of their pools.
 type demandKey struct {
 	pools   []string
 	name    int
-	created int64 // 0 if it is not known
+	created int64 // 0 if it is not known, or partly
 	state   keyState
 	changed bool // it is to be put again, or deleted
 	lease   leaseOf
@@ -188,6 +194,17 @@ func (k *demandKey) vanish() {
 	k.state, k.created, k.changed = absent, 0, true
 	k.list = k.live()
 }
+
+// moveTo has its demands put in another key.
+func (k *demandKey) moveTo(n *demandKey) {
+	for _, d := range k.list {
+		n.add(d)
+	}
+	k.list = nil
+}
+
+// remain records that it may be in some of its pools.
+func (k *demandKey) remain() { k.state, k.created = placed, partly }
 
 // rename gives it another name.
 func (k *demandKey) rename(name int) { k.name = name }

@@ -215,7 +215,7 @@ func (w *world) releaseWith(h *host, c *Claim) bool {
 	case 2:
 		e.Then = append(e.Then, store.Put("/b/shared", []byte(id), 0))
 	}
-	if err := h.ReleaseWith(c, e.Extra); err != nil {
+	if err := h.ReleaseWith(c, e.Extra, w.workers.of[c]); err != nil {
 		w.check(errors.Is(err, pool.ErrNotCombined) && len(wire.Refs(c.keys)) > maxCombined, "claim %s: %v", id, err)
 		return false
 	}

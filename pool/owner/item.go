@@ -413,7 +413,9 @@ func (it *item) under(of *offered) { it.shared = append(it.shared, of.condition(
 
 // move adds the put of a demands key, or its deletion without a value, to a part of a transaction.
 func (it *item) move(key string, created int64, value []byte, lease store.LeaseID) {
-	it.own = append(it.own, store.CreateEquals(key, created))
+	if created != partly {
+		it.own = append(it.own, store.CreateEquals(key, created))
+	}
 	if value == nil {
 		it.then = append(it.then, store.Delete(key))
 	} else {

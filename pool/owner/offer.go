@@ -65,9 +65,9 @@ func (o *offers) take() []*offered {
 // keep keeps one that can't be used yet.
 func (o *offers) keep(of *offered) { o.list = append(o.list, of) }
 
-// close records what has become of an offer, if it is one in memory.
+// close records what has become of an offer, if it is one in memory under the role that this instance has now.
 func (o *offers) close(of *offered, demand wire.DemandRef, revision int64) {
-	if of != nil && of.key == "" {
+	if of != nil && of.key == "" && of.created == o.own.role.created {
 		o.closed = append(o.closed, OwnOffer{demand, revision})
 	}
 }
@@ -79,8 +79,11 @@ func (o *offers) takeClosed() []OwnOffer {
 	return all
 }
 
-// setOwn records in which pools this instance may hand slots on as the dispatcher.
-func (o *offers) setOwn(own ownAdvance) { o.own = own }
+// setOwn records in which pools this instance may hand slots on as the dispatcher. Offers in memory end with their role.
+func (o *offers) setOwn(own ownAdvance) {
+	o.own, o.closed = own, nil
+	o.withdraw("")
+}
 
 // withdraw removes a key.
 func (o *offers) withdraw(key string) {

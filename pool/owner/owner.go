@@ -278,14 +278,17 @@ func (o *Owner) Dispatch(may func(pool string) bool, role int64) {
 	o.offers.setOwn(ownAdvance{may, offered{role: o.keys.Role(), created: role}})
 }
 
-// OwnOffers returns what has become of offers in memory since the last call.
+// OwnOffers returns what has become of offers in memory, under the role that this instance has, since the last call.
 func (o *Owner) OwnOffers() []OwnOffer { return o.offers.takeClosed() }
+
+// Left reports whether this instance has put pools as pending that nobody may end: then it has to dispatch.
+func (o *Owner) Left() bool { return o.queue.left }
 
 // Queued returns how many demands keys of this instance are in etcd.
 func (o *Owner) Queued() int { return o.queue.placed() }
 
 // RoleChanged has the pools pending again that claims of this instance keep so: a new dispatcher begins with those.
-func (o *Owner) RoleChanged() { o.queue.pend() }
+func (o *Owner) RoleChanged() { o.queue.roleTaken() }
 
 // Role returns the key of the role of the dispatcher as the last answer to the queue has shown it, with its revision; nil
 // if there was none.

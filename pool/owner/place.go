@@ -25,6 +25,13 @@ func (c *Claim) Place() (Place, bool) {
 	return Place{stamp: s, since: d.since, came: d.came, reserves: d.reserves}, ok
 }
 
+// keepPlace keeps the place of a claim that waits for when it has to wait again.
+func (c *Claim) keepPlace() {
+	if p, ok := c.Place(); ok {
+		c.place = &p
+	}
+}
+
 // NewClaimIn is [NewClaim] for a claim that waits in a place if it has to wait.
 func NewClaimIn(p Place, r *pool.Request) *Claim {
 	c := NewClaim(r)

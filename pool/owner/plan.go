@@ -21,6 +21,7 @@ type plan struct {
 
 // all adds all that can be done.
 func (p *plan) all() {
+	p.unqueue()
 	p.commitOffers()
 	p.serve()
 	p.claims()
@@ -118,6 +119,10 @@ func (p *plan) takeOffered(c *Claim, of *offered, offer wire.Offer) (it *item, l
 		p.undo(it)
 		return nil, false
 	}
+	if !it.sit() {
+		p.undo(it)
+		return nil, false
+	}
 	c.become(taking)
 	return it, false
 }
@@ -125,6 +130,7 @@ func (p *plan) takeOffered(c *Claim, of *offered, offer wire.Offer) (it *item, l
 // undo ends that slots are tried which were not sent.
 func (p *plan) undo(it *item) {
 	if p.memory.giveUp(it); it.kind == takes && it.claim.state == taking {
+		it.rise()
 		it.claim.wait(it.claim.demand)
 	}
 }
@@ -147,7 +153,7 @@ func (p *plan) claims() {
 func (p *plan) route() {
 	known := p.routed()
 	for i, c := range p.takeWant() {
-		if c.transfer != nil || i < known {
+		if c.transfer != nil || i < known || !p.seated(c) {
 			p.commits.claim(c)
 			continue
 		}
@@ -171,6 +177,9 @@ func (p *plan) claim(c *Claim) bool {
 	}
 	if c.transfer != nil {
 		return p.transfer(c)
+	}
+	if !p.seated(c) {
+		return p.unseated(&item{claim: c})
 	}
 	if !p.current(c.passing.turn, c.pools) {
 		c.passing.give(nil)
@@ -200,7 +209,12 @@ func (p *plan) claim(c *Claim) bool {
 		p.memory.giveUp(it)
 		return p.wait(c, verdict{is: mustWait, pools: c.pools, why: Wide})
 	}
+	if !it.sit() {
+		p.memory.giveUp(it)
+		return p.unseated(it)
+	}
 	if !p.b.add(p.withNotice(it)...) {
+		it.giveBack()
 		p.memory.giveUp(it)
 		return false
 	}
@@ -276,6 +290,10 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 		p.refuse(c, v.problem(c))
 		return true
 	}
+	if c.request.Helps && !c.passing.alone {
+		p.wake(p.surveys.help(p.now))
+		return false
+	}
 	p.outcomes.add(Result{Claim: c, Outcome: Waits, Why: v.why})
 	for _, name := range c.pools {
 		if k := p.memory.pools[name]; k.at > 0 {
@@ -341,7 +359,11 @@ func (p *plan) handOn(from *Claim) bool {
 	for _, of := range ahead {
 		it.under(of)
 	}
-	if p.memory.takeOver(it, p.at); it.clashes() || !p.b.add(p.withDemand(it, from)...) {
+	if p.memory.takeOver(it, p.at); it.clashes() || !it.sit() {
+		return false
+	}
+	if !p.b.add(p.withDemand(it, from)...) {
+		it.rise()
 		return false
 	}
 	from.become(freeing)

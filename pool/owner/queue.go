@@ -51,6 +51,9 @@ type queue struct {
 	until  time.Duration // when fresh demands are put; 0 if they are not collected
 
 	reserving reserving
+	seats     seats
+	// left: pools were put as pending while nobody dispatched, who would end that.
+	left bool
 }
 
 // roleSeen is the role of the dispatcher as an answer to the queue has shown it.
@@ -71,9 +74,14 @@ func newQueue(cfg Config, space *Space) *queue {
 // add has a claim wait. Short are its pools that could not grant it.
 func (q *queue) add(c *Claim, short []string, at time.Time) {
 	d := &demand{claim: c, since: at, came: c.came, short: short}
+	if at := c.request.Since; at > 0 {
+		d.placeAt(at)
+	}
 	if p := c.place; p != nil {
 		d.placeAs(*p)
 	}
+	c.request.Place.Give()
+	q.seats.add(d)
 	c.wait(d)
 	q.waits++
 	q.fresh = append(q.fresh, d)
@@ -162,6 +170,12 @@ func (q *queue) placed() (n int) {
 	return n
 }
 
+// roleTaken has the pools pending again that demands keep so, as an instance has begun to dispatch.
+func (q *queue) roleTaken() {
+	q.left = false
+	q.pend()
+}
+
 // takeSuspects returns the leases that etcd may not know, and forgets them.
 func (q *queue) takeSuspects() []store.LeaseID {
 	all := q.suspects
@@ -234,6 +248,22 @@ func (q *queue) restored() {
 	q.pend()
 }
 
+// vanished records that a key is not in etcd as it was known. One of several pools was deleted in some of them only, as is done
+// with a pool: what may be left of it is deleted, and its demands are put in another one.
+func (q *queue) vanished(k *demandKey) {
+	k.vanish()
+	if len(k.pools) == 1 {
+		return
+	}
+	if len(k.list) > 0 {
+		n := &demandKey{pools: k.pools, name: q.freeName()}
+		q.byName[n.name] = n
+		k.moveTo(n)
+		q.change(n)
+	}
+	k.remain()
+}
+
 // maxPolled is the most pools whose demands one poll reads.
 const maxPolled = 50
 
@@ -260,8 +290,8 @@ func (q *queue) polled(pools []string, created map[string]int64, revision int64)
 		gone := slices.ContainsFunc(k.pools, func(p string) bool {
 			return slices.Contains(pools, p) && created[q.keyOf(k, p)] != k.created
 		})
-		if gone && k.state == placed && k.created <= revision {
-			k.vanish()
+		if gone && k.state == placed && k.created != partly && k.created <= revision {
+			q.vanished(k)
 			q.changed = append(q.changed, k)
 		}
 	}
@@ -318,7 +348,7 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 		case k.state == absent && len(k.live()) == 0:
 			q.remove(k)
 			continue
-		case kind == onlyDeletes && len(k.live()) > 0, !q.lease(k):
+		case len(k.live()) > 0 && (kind == onlyDeletes || !q.lease(k)):
 			rest = append(rest, k)
 			continue
 		}
@@ -474,6 +504,7 @@ func (q *queue) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 		q.moved(it, resp.Responses[i+1].GetResponseTxn().Succeeded, resp.Header.Revision)
 	}
 	q.role = roleSeen{resp.Header.Revision, resp.Responses[len(b.items)+1].GetResponseRange()}
+	q.left = len(q.role.kv.Kvs) == 0 && (q.left || len(b.pending) > 0)
 	return false
 }
 
@@ -499,7 +530,7 @@ func (q *queue) moved(it *item, ok bool, revision int64) {
 		q.byName[k.name] = k
 		k.stay()
 	default:
-		k.vanish()
+		q.vanished(k)
 	}
 	q.check(k)
 }
@@ -603,9 +634,12 @@ func (q *queue) Resolved(resp *pb.TxnResponse) {
 // resolve records what is known of a key after a transaction whose outcome was unknown.
 func (q *queue) resolve(it *item, kvs []*mvccpb.KeyValue) {
 	k := it.key
-	if len(kvs) == 0 {
-		k.vanish()
-	} else {
+	switch {
+	case k.created == partly:
+		k.stay()
+	case len(kvs) == 0:
+		q.vanished(k)
+	default:
 		k.put(k.list, kvs[0].CreateRevision)
 	}
 	k.change()

@@ -128,6 +128,7 @@ func (o *commits) unmet(it *item, p part) {
 		o.stay(of, store.ErrChanged)
 		return
 	case of == it.from:
+		it.rise() // while it is known whose place it is
 		o.stay(of, store.ErrChanged)
 		o.retry(it)
 		return
@@ -141,6 +142,7 @@ func (o *commits) unmet(it *item, p part) {
 
 // end refuses the claim of an item that takes slots, and will not be sent again.
 func (o *commits) end(it *item, err error) {
+	it.rise()
 	if it.from != nil {
 		o.release(it.from)
 	}

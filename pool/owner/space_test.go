@@ -204,7 +204,7 @@ func TestAnInstanceWithAFullEtcd(t *testing.T) {
 	for _, id := range []string{"a", "b"} {
 		r.h.Release(all[id].Claim)
 	}
-	if err := r.h.ReleaseWith(all["c"].Claim, withKeys("/b/x")); err != nil {
+	if err := r.h.ReleaseWith(all["c"].Claim, withKeys("/b/x"), nil); err != nil {
 		t.Fatal(err)
 	}
 	got := r.pass(10 * time.Second)

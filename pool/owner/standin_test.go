@@ -58,7 +58,7 @@ func (w *world) waiters() (all []waiter) {
 			k, list, err := w.keys.DecodeDemands(string(kv.Key), kv.Value)
 			w.check(err == nil, "%v", err)
 			for _, d := range list.List {
-				counts := !over[asked(&pool.Request{ID: d.Claim, Holder: d.Holder})] && d.Steps == 0 // there is no worker with places
+				counts := !over[asked(&pool.Request{ID: d.Claim, Holder: d.Holder})]
 				for name := range d.Pools {
 					other := k
 					other.Pool = name

@@ -23,8 +23,6 @@ const (
 	maxDemandsRead = 10_000
 	// demandKeys is how many demands keys one page has: 5 MB at most.
 	demandKeys = 160
-	// maxWorkers bounds the workers whose free places are read. The others keep no slots.
-	maxWorkers = 10_000
 	// surveyOps bounds the operations of a round: a pool has five.
 	surveyOps = maxOps - 8
 )
@@ -33,6 +31,7 @@ const (
 type survey struct {
 	number uint64   // of the read
 	claims []*Claim // that do not wait
+	helps  []*Claim // that help; then only demands are read
 	pools  []string // that it is begun for
 	serves serving  // demands
 	brief  bool     // demands are not read yet
@@ -40,7 +39,6 @@ type survey struct {
 	by     wire.DemandKey // the instance
 	named  map[string]bool
 	cut    map[string]bool // pools whose demands are not read completely
-	places bool            // are read, or will be
 	turn   turn
 	// revision is that of the first answer, 0 before.
 	revision   int64
@@ -60,10 +58,9 @@ type page struct {
 type pageKind int
 
 const (
-	ofPool   pageKind = iota // its spec, its slots and whether it is pending
-	ofOwn                    // the demands of this instance in it
-	ofAll                    // the demands of all instances
-	ofPlaces                 // the free places of workers
+	ofPool pageKind = iota // its spec, its slots and whether it is pending
+	ofOwn                  // the demands of this instance in it
+	ofAll                  // the demands of all instances
 )
 
 // serve has it serve demands. If there is a dispatcher, those of others are read only if one of this instance would fit.
@@ -81,6 +78,19 @@ func (v *survey) add(name string) {
 // addDemands has the demands of a pool read.
 func (v *survey) addDemands(name string) {
 	v.next = append(v.next, page{kind: ofOwn, pool: name}, page{kind: ofAll, pool: name})
+}
+
+// help has it find out who waits for the same as claims that help.
+func (v *survey) help(claims []*Claim) { v.helps = claims }
+
+// addOthers has only the demands of some pools read.
+func (v *survey) addOthers(pools []string) {
+	for _, name := range pools {
+		if !v.named[name] {
+			v.named[name] = true
+			v.next = append(v.next, page{kind: ofAll, pool: name})
+		}
+	}
 }
 
 // expand has the demands read of all pools.
@@ -111,7 +121,6 @@ func (v *survey) request(m *memory) *pb.TxnRequest {
 
 // ops returns the operations of a page.
 func (v *survey) ops(p *page, m *memory) (ops []*pb.RequestOp) {
-	limit := int64(demandKeys)
 	switch p.kind {
 	case ofPool:
 		p.reading, ops = m.requests(m.of(p.pool, v.at), 0, readNumbers)
@@ -122,11 +131,8 @@ func (v *survey) ops(p *page, m *memory) (ops []*pb.RequestOp) {
 	case ofAll:
 		all := m.keys.DemandsAll(p.pool)
 		ops = append(ops, inRange(max(p.from, all), string(store.RangeEnd(all)), false))
-	case ofPlaces:
-		limit = maxWorkers
-		ops = append(ops, under(m.keys.PlacesAll(), false))
 	}
-	ops[0].GetRequestRange().Limit = limit
+	ops[0].GetRequestRange().Limit = demandKeys
 	return ops
 }
 
@@ -142,17 +148,13 @@ func (v *survey) answer(m *memory, resp *pb.TxnResponse) {
 		at += p.ops
 	}
 	v.sent = nil
-	if v.brief {
+	if v.brief || len(v.helps) > 0 {
 		return
 	}
 	for _, name := range v.state.Named() {
 		if !v.named[name] && len(v.named) < maxNamed {
 			v.add(name)
 		}
-	}
-	if !v.places && v.state.OfWorkers() {
-		v.places = true
-		v.next = append(v.next, page{kind: ofPlaces})
 	}
 }
 

@@ -100,16 +100,6 @@ func (w *world) checkTurns(claims []*Claim, rev int64) {
 	}
 }
 
-// worker has the demand of a worker without free places in etcd: nobody serves it, and it keeps no slots.
-func (w *world) worker() {
-	k := wire.DemandKey{Pool: poolNames[w.IntN(len(poolNames))], Host: "worker", Instance: "i", Name: 0}
-	d := wire.Demand{Claim: "w", Pools: map[string]int{k.Pool: 1}, Priority: 9, Steps: 3, Since: time.Unix(1, 0), Holder: pool.Holder{Host: "worker", Instance: "i"}}
-	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{
-		store.Put(w.keys.Demand(k), wire.EncodeDemands([]wire.Demand{d})[k.Pool], 0),
-		store.Put(w.keys.Places("worker", "i"), wire.EncodePlaces(wire.Places{}), 0),
-	}})
-}
-
 // checkEmpty checks that no pool is pending for which no claim waits, if nobody dispatches.
 func (w *world) checkEmpty() {
 	for _, p := range poolNames {
@@ -130,12 +120,6 @@ func TestWhoPassesNobody(t *testing.T) {
 		"the demands": {read: func(kv *mvccpb.KeyValue) *mvccpb.KeyValue {
 			if strings.Contains(string(kv.Key), "/demands/") {
 				return nil
-			}
-			return kv
-		}},
-		"that workers are full": {read: func(kv *mvccpb.KeyValue) *mvccpb.KeyValue {
-			if strings.Contains(string(kv.Key), "/places/") {
-				kv.Value = wire.EncodePlaces(wire.Places{Free: 3})
 			}
 			return kv
 		}},

@@ -41,6 +41,8 @@ type surveys struct {
 	yields  bool          // another read comes first
 	rounds  int           // surveys of demands
 	kept    map[string]bool
+	helps   bool          // who waits for the same as claims that help is to be read
+	helped  time.Duration // when it was last
 	current *survey
 }
 
@@ -81,7 +83,9 @@ func (s *surveys) served() {
 }
 
 // wanted reports whether something is to be surveyed, or is.
-func (s *surveys) wanted() bool { return s.current != nil || len(s.asked) > 0 || s.due != servesNone }
+func (s *surveys) wanted() bool {
+	return s.current != nil || len(s.asked) > 0 || s.due != servesNone || s.helps
+}
 
 // busy reports whether a round is under way.
 func (s *surveys) busy() bool { return s.current != nil && len(s.current.sent) > 0 }
@@ -103,6 +107,10 @@ func (s *surveys) next(others bool) *pb.TxnRequest {
 // begin begins a survey, false if none is wanted.
 func (s *surveys) begin() bool {
 	v := &survey{at: s.now, by: s.by, named: map[string]bool{}, cut: map[string]bool{}, turn: turn{pending: map[string]int64{}, specs: map[string]int64{}}}
+	if s.helps && s.beginHelp(v) {
+		s.current = v
+		return true
+	}
 	if s.due != servesNone && (s.turn || len(s.asked) == 0) {
 		v.serve(s.due)
 		v.pools = s.poolsOfDemands()
@@ -207,6 +215,10 @@ func (s *surveys) anyFits(v *survey) bool {
 
 // decide decides which claims have their turn.
 func (s *surveys) decide(v *survey) {
+	if len(v.helps) > 0 {
+		s.decideHelp(v)
+		return
+	}
 	turns := v.state.Turns(s.by.Host, s.by.Instance)
 	t := &v.turn
 	t.revision = v.revision

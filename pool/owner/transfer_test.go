@@ -150,8 +150,11 @@ func TestATakeOverComparesTheKeys(t *testing.T) {
 }
 
 // second adds an instance to a rig, in which every message arrives too.
-func (r *rig) second() *rig {
-	h := &host{name: "second", asked: map[*Claim]bool{}, leases: map[bool]store.LeaseID{}}
+func (r *rig) second() *rig { return r.instance("second") }
+
+// instance adds an instance, or a later process of one.
+func (r *rig) instance(name string) *rig {
+	h := &host{name: name, asked: map[*Claim]bool{}, leases: map[bool]store.LeaseID{}}
 	h.Owner = New(Config{Keys: r.keys.Keys, Host: h.name, Instance: "i", Leases: leasesOf{r.world, h, false}, Presence: leasesOf{r.world, h, true}})
 	h.halves = []*half{{Half: h.Commits()}, {Half: h.Queue()}}
 	for _, x := range h.halves {

@@ -24,10 +24,15 @@ type turn struct {
 type passing struct {
 	turn    *turn
 	surveys int // that it has asked for
+	// alone: no other instance has a claim wait for the same, when that was read last.
+	alone bool
 }
 
 // give records a turn; nil ends it.
 func (p *passing) give(t *turn) { p.turn = t }
+
+// see records whether no other instance has a claim wait for the same.
+func (p *passing) see(alone bool) { p.alone = alone }
 
 // count counts a survey.
 func (p *passing) count() { p.surveys++ }
@@ -123,10 +128,11 @@ func (p *plan) serveOne(it *item, t *turn) bool {
 		if _, ok := p.takeNew(it); ok {
 			p.memory.underPending(it)
 			p.memory.readOnFailure(it)
-			if it.width() <= slots.MaxCompares && p.b.add(p.withNotice(it)...) {
+			if it.width() <= slots.MaxCompares && it.sit() && p.b.add(p.withNotice(it)...) {
 				c.become(taking)
 				return true
 			}
+			it.rise()
 			p.memory.giveUp(it)
 		}
 	}

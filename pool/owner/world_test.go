@@ -36,6 +36,7 @@ type world struct {
 	clock     time.Duration
 	outside   bool // etcd carries out what no instance has sent
 	written   *written
+	workers   *workers
 	transfers *takeOvers
 	errs      []string
 	space     spaceOf
@@ -112,7 +113,7 @@ var poolNames = []string{"db", "gpu"}
 func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(seed, 1)), etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")},
-		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, chosen: map[string]bool{}, written: newWritten(), transfers: newTakeOvers(),
+		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, chosen: map[string]bool{}, written: newWritten(), workers: newWorkers(seed), transfers: newTakeOvers(),
 		tookOffer: map[string]int64{}, seldom: 8,
 	}
 	w.d, w.transfers.w = newStandIn(w), w
@@ -188,6 +189,7 @@ func (w *world) step(h *host) {
 	case x < 25:
 		w.claim(h, nil)
 	case x < 37:
+		w.work(h)
 		w.release(h)
 	case x < 40:
 		w.takeOver(h)
@@ -221,9 +223,7 @@ func (w *world) step(h *host) {
 	case x < 98:
 		w.tell(h)
 	default:
-		switch w.IntN(5) {
-		case 4:
-			w.worker()
+		switch w.IntN(4) {
 		case 0:
 			w.force()
 		case 1:
@@ -273,8 +273,12 @@ func (w *world) claim(h *host, needs map[string]int) *Claim {
 	default:
 		w.writeWith(r, r.ID)
 	}
+	var place *pool.Place
+	if needs == nil {
+		place = w.seat(h, r)
+	}
 	c := NewClaim(r)
-	h.asked[c] = true
+	h.asked[c], w.workers.of[c] = true, place
 	h.Claim(c, w.now())
 	return c
 }
@@ -367,11 +371,13 @@ func (w *world) send(h *host) {
 	if t, ok := h.Reads(); ok {
 		h.reads = append(h.reads, &message{t: t})
 	}
+	w.spoil(h)
 	w.results(h)
 }
 
 func (w *world) results(h *host) {
 	for _, r := range h.Results() {
+		w.seated(h, r)
 		switch r.Outcome {
 		case Waits:
 			w.waited++

@@ -16,8 +16,6 @@ const (
 	// MaxDemands and MaxDemandBytes bound the demands of one key, of which each change puts all.
 	MaxDemands     = 64
 	MaxDemandBytes = 32 << 10
-	// maxSteps bounds the steps that a worker would take: it has no more places.
-	maxSteps = 10_000
 )
 
 // Stamp ranks demands of the same priority: an earlier one comes first. It is the revision at which the demand was put
@@ -46,8 +44,8 @@ type Demand struct {
 	Reserve bool `json:"reserve,omitempty"`
 	// Pending are those of its pools that it keeps pending: they had no free slots for it.
 	Pending []string `json:"pending,omitempty"`
-	// Steps is how many steps the demand of a worker would take, those that it has included; 0 is a claim.
-	Steps  int         `json:"steps,omitempty"`
+	// Sole is set for one of several claims that are for the same: what the run, the step and the bind of the holder name.
+	Sole   bool        `json:"sole,omitempty"`
 	Since  time.Time   `json:"since"`
 	Holder pool.Holder `json:"holder"`
 }
@@ -146,9 +144,6 @@ func (d *Demand) check() error {
 	}
 	if d.Stamp != nil && (d.Stamp.Revision < 1 || d.Stamp.Index < 0) {
 		return errors.New("stamp: it must be of revision 1 or later, with an index of 0 or more")
-	}
-	if d.Steps < 0 || d.Steps > maxSteps {
-		return fmt.Errorf("steps must be from 0 to %d", maxSteps)
 	}
 	for i, name := range d.Pending {
 		if d.Pools[name] == 0 || i > 0 && d.Pending[i-1] >= name {

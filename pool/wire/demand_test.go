@@ -31,7 +31,7 @@ func TestDemandsAreReadAsWritten(t *testing.T) {
 	list := []Demand{
 		demand(0, nil),
 		demand(3, func(d *Demand) {
-			d.Priority, d.Stamp, d.Reserve, d.Pending, d.Steps = 5, &Stamp{7, 2}, true, []string{"db", "gpu"}, 4
+			d.Priority, d.Stamp, d.Reserve, d.Pending, d.Sole = 5, &Stamp{7, 2}, true, []string{"db", "gpu"}, true
 		}),
 	}
 	values := EncodeDemands(list)
@@ -59,7 +59,6 @@ func TestWhatCannotBeDemandsIsRefused(t *testing.T) {
 		"indexes must ascend":        {demand(1, nil), demand(1, nil)},
 		"the same pools":             {demand(0, nil), demand(1, func(d *Demand) { d.Pools = map[string]int{"db": 1} })},
 		"priority":                   {demand(0, func(d *Demand) { d.Priority = 5000 })},
-		"steps must be from 0":       {demand(0, func(d *Demand) { d.Steps = -1 })},
 		"stamp":                      {demand(0, func(d *Demand) { d.Stamp = &Stamp{} })},
 		`"other" must be one of`:     {demand(0, func(d *Demand) { d.Pending = []string{"other"} })},
 		`"db" must be one of`:        {demand(0, func(d *Demand) { d.Pending = []string{"gpu", "db"} })},

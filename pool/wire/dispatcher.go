@@ -40,23 +40,14 @@ type Mark struct {
 	Demands bool `json:"demands,omitempty"`
 }
 
-// Places is how many places of a worker are free.
-type Places struct {
-	Free int `json:"free"`
-}
-
 // ID is whose a claim is whose id its user has chosen.
 type ID struct {
 	Host     string `json:"host"`
 	Instance string `json:"instance"`
 }
 
-const (
-	// maxTakeOvers bounds the take-overs of a minute: the patience doubles with each.
-	maxTakeOvers = 64
-	// maxPlaces bounds the places of a worker.
-	maxPlaces = maxSteps
-)
+// maxTakeOvers bounds the take-overs of a minute: the patience doubles with each.
+const maxTakeOvers = 64
 
 type (
 	roleValue struct {
@@ -66,10 +57,6 @@ type (
 	markValue struct {
 		store.V
 		Mark
-	}
-	placesValue struct {
-		store.V
-		Places
 	}
 	idValue struct {
 		store.V
@@ -83,9 +70,6 @@ func EncodeRole(r Role) []byte { return store.Encode(roleValue{now, r}) }
 
 // EncodeMark returns the value of the dispatcher's sign of life.
 func EncodeMark(m Mark) []byte { return store.Encode(markValue{now, m}) }
-
-// EncodePlaces returns the value of the key of a worker's places.
-func EncodePlaces(p Places) []byte { return store.Encode(placesValue{now, p}) }
 
 // EncodeID returns the value of the key of a claim's id.
 func EncodeID(i ID) []byte { return store.Encode(idValue{now, i}) }
@@ -126,18 +110,6 @@ func DecodeMark(key string, data []byte) (Mark, error) {
 	var v markValue
 	err := decode(key, data, &v, func() error { return nil })
 	return v.Mark, err
-}
-
-// DecodePlaces reads the value of the key of a worker's places.
-func DecodePlaces(key string, data []byte) (Places, error) {
-	var v placesValue
-	err := decode(key, data, &v, func() error {
-		if v.Free < 0 || v.Free > maxPlaces {
-			return fmt.Errorf("free must be from 0 to %d", maxPlaces)
-		}
-		return nil
-	})
-	return v.Places, err
 }
 
 // DecodeID reads the value of the key of a claim's id.

@@ -20,10 +20,9 @@ func TestWhoDispatchesIsReadAsWritten(t *testing.T) {
 		}
 	}
 	mark, err := DecodeMark("k", EncodeMark(Mark{Demands: true}))
-	places, errPlaces := DecodePlaces("k", EncodePlaces(Places{Free: 4}))
 	id, errID := DecodeID("k", EncodeID(ID{Host: "one", Instance: "i"}))
-	if !mark.Demands || places.Free != 4 || id != (ID{"one", "i"}) || err != nil || errPlaces != nil || errID != nil {
-		t.Errorf("%v %v, %v %v, %v %v", mark, err, places, errPlaces, id, errID)
+	if !mark.Demands || id != (ID{"one", "i"}) || err != nil || errID != nil {
+		t.Errorf("%v %v, %v %v", mark, err, id, errID)
 	}
 }
 
@@ -44,9 +43,6 @@ func TestWhatCannotBeADispatcherIsRefused(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	if _, err := DecodePlaces("k", EncodePlaces(Places{Free: -1})); err == nil {
-		t.Error("fewer places than none are free")
-	}
 	if _, err := DecodeID("k", EncodeID(ID{Host: "a/b", Instance: "i"})); err == nil {
 		t.Error("the name of a host has a slash")
 	}
@@ -55,11 +51,10 @@ func TestWhatCannotBeADispatcherIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzDecodeDispatcher reads the values of who dispatches, of places and of ids. What is read is written as it was read.
+// FuzzDecodeDispatcher reads the values of who dispatches and of ids. What is read is written as it was read.
 func FuzzDecodeDispatcher(f *testing.F) {
 	f.Add(EncodeRole(Role{Host: "one", Instance: "i", Kind: Server}))
 	f.Add(EncodeMark(Mark{Demands: true}))
-	f.Add(EncodePlaces(Places{Free: 1}))
 	f.Add(EncodeID(ID{"one", "i"}))
 	f.Add(EncodeEmpty())
 	f.Add(EncodeRevocation(Revocation{Fence: 1024, Forced: true}))
@@ -74,9 +69,6 @@ func FuzzDecodeDispatcher(f *testing.F) {
 			if again, err := DecodeMark("k", EncodeMark(m)); err != nil || again != m {
 				t.Errorf("%s: %v", data, err)
 			}
-		}
-		if p, err := DecodePlaces("k", data); err == nil && p.Free < 0 {
-			t.Errorf("%s: %d places", data, p.Free)
 		}
 		if r, err := DecodeRevocation("k", data); err == nil {
 			if again, err := DecodeRevocation("k", EncodeRevocation(r)); err != nil || again != r {

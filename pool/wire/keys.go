@@ -88,16 +88,8 @@ func (k Keys) DemandKey(key string) (d DemandKey, err error) {
 	return d, nil
 }
 
-// PlacesAll is the prefix of the free places of all workers.
-func (k Keys) PlacesAll() string { return k.Prefix() + "places/" }
-
-// Places is the key of the free places of a worker.
-func (k Keys) Places(host, instance string) string {
-	return k.PlacesAll() + host + "/" + instance
-}
-
 // DispatcherRange is the range of all keys that a dispatcher follows, from the first offers to the last key of a pool. It
-// also has what is pending and the places, and nothing else: one watch shows them all in their order.
+// also has what is pending, and nothing else: one watch shows them all in their order.
 func (k Keys) DispatcherRange() store.KeyRange {
 	return store.KeyRange{Key: k.OffersAll(), End: store.Prefix(k.Pools()).End}
 }

@@ -8,7 +8,7 @@ import (
 
 // Each method that spells a key or a prefix is called, those of [store.Keys] with them: a new one is judged too.
 func TestTheDispatchersRangeHasItsKeysAndNoOther(t *testing.T) {
-	follows := []string{keys.OffersAll(), keys.Pending(""), keys.PlacesAll(), keys.Pools()}
+	follows := []string{keys.OffersAll(), keys.Pending(""), keys.Pools()}
 	in, out := 0, 0
 	v := reflect.ValueOf(keys)
 	for i := range v.NumMethod() {

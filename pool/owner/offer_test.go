@@ -1,0 +1,58 @@
+package owner
+
+import (
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/slots"
+	"github.com/berthhq/berth/pool/wire"
+)
+
+// What has become of an offer in memory is reported under the role under which it was made, and it can't be committed
+// when this instance no longer has that role.
+func TestOffersInMemoryEndWithTheirRole(t *testing.T) {
+	r := newRig(t)
+	role := func() int64 {
+		return r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(r.keys.Role(), nil, 0)}}).Header.Revision
+	}
+	full := r.ask("full", 4, store.Extra{})
+	r.pass(time.Second)
+	a, b := r.ask("a", 1, store.Extra{}), r.ask("b", 1, store.Extra{})
+	r.pass(time.Second)
+	r.h.Release(full)
+	r.pass(time.Second)
+	spec, _ := r.get(r.keys.Spec("db"))
+	offer := func(c *Claim, number int) []wire.Offer {
+		h := slots.Held{Numbers: []int{number}, Spec: spec.ModRevision}
+		list := []wire.Offer{{Demand: c.demand.ref(), Take: map[string]wire.Take{"db": wire.TakeOf(h)}}}
+		seen := r.keys.Offer(wire.OfferKey{Host: r.h.name, Instance: "i", Name: number}) // by the world, which knows no offers in memory
+		r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(seen, wire.EncodeOffers(list), 0)}})
+		return list
+	}
+	one := role()
+	r.h.Dispatch(func(string) bool { return false }, one)
+	r.h.OfferOwn(offer(a, 0), one)
+	x := r.h.Commits()
+	txn, ok := x.Next(r.now(), time.Unix(1, 0))
+	if !ok || a.state != taking {
+		t.Fatal("it is not taken")
+	}
+	r.h.OfferOwn(offer(b, 1), one)
+	r.h.Dispatch(nil, 0)
+	r.h.Dispatch(func(string) bool { return false }, one+1)
+	x.Answer(r.carry(txn))
+	r.pass(time.Second)
+	if all := r.h.OwnOffers(); len(all) > 0 || a.state != held || b.state != waiting {
+		t.Errorf("%+v, %v, %v", all, a.state, b.state)
+	}
+	two := role()
+	r.h.Dispatch(func(string) bool { return false }, two)
+	r.h.OfferOwn(offer(b, 1), two)
+	r.pass(time.Second)
+	if all := r.h.OwnOffers(); len(all) != 1 || all[0].Revision == 0 || b.state != held {
+		t.Errorf("%+v, %v", all, b.state)
+	}
+}
