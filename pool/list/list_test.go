@@ -458,12 +458,12 @@ func TestClaimsForTheSameStepAreOneWaiter(t *testing.T) {
 	d := s.demands[wire.DemandKey{Pool: "db", Host: "three", Instance: "i", Name: third.Name}].List[0]
 	own := Own{Host: "three", Instance: "i", Waiting: []OwnDemand{{Demand: d, Created: third.Created}}}
 	for name, o := range map[string]Own{"others": {}, "one of them": own} {
-		_, waiters := s.Claims(o)
+		_, waiters := s.By(o).Claims()
 		var ids []string
 		for _, x := range waiters {
 			ids = append(ids, x.Claim)
 		}
-		if d, err := s.Pool("db", o); !slices.Equal(ids, []string{"s1", "t", "u"}) || d.Waiting != 3 || err != nil {
+		if d, err := s.By(o).Pool("db"); !slices.Equal(ids, []string{"s1", "t", "u"}) || d.Waiting != 3 || err != nil {
 			t.Errorf("%s: %v, %d wait, %v", name, ids, d.Waiting, err)
 		}
 	}
