@@ -20,8 +20,17 @@ type Slots map[string]int
 type ClaimOption func(*pool.Request)
 
 // WithID sets the id of the claim. A second request with the same id returns the same
-// claim, so a caller that lost the response can retry.
-func WithID(id string) ClaimOption { return func(r *pool.Request) { r.ID = id } }
+// claim, so a caller that lost the response can retry. No two instances hold claims with one id at the same time, unless
+// it is a ULID: such an id was made by a program, and nothing else has it.
+func WithID(id string) ClaimOption {
+	return func(r *pool.Request) {
+		_, err := ulid.ParseStrict(id)
+		r.ID, r.Chosen = id, id != "" && err != nil
+	}
+}
+
+// WithOwnID sets an id that the program has made, so that claims of other instances with it need not be excluded.
+func WithOwnID(id string) ClaimOption { return func(r *pool.Request) { r.ID, r.Chosen = id, false } }
 
 // WithPriority sets the priority, from -1000 to 1000. Claims with a higher priority are
 // granted first; the default is 0.

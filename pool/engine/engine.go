@@ -72,6 +72,7 @@ func New(cfg Config) *Engine {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
+	cfg.Logger = cfg.Logger.Named("pool")
 	e := &Engine{cfg: cfg, start: time.Now(), inbox: newInbox(), stopped: make(chan struct{}), ready: make(chan struct{})}
 	e.specs, e.contact, e.Lists = newSpecs(cfg.Backend, cfg.Keys), newContact(e), newLists(e)
 	e.loop, e.feeds = newLoop(e), newPoolFeeds(e)

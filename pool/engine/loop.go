@@ -162,8 +162,12 @@ func (l *loop) write(ctx context.Context, w *writer, now time.Duration, wall tim
 // answered takes the answer to a transaction of a half that was sent at a time.
 func (l *loop) answered(w *writer, resp *pb.TxnResponse, err error, sent time.Time) {
 	commits := w == l.commits && err == nil
-	writes := commits && w.state == sending && resp.Succeeded
+	certain := w.state == sending
+	writes := commits && certain && resp.Succeeded
 	w.answer(resp, err, l.e.now())
+	if certain && w.state != sending {
+		l.e.cfg.Logger.Warn("the outcome of a write to etcd is unknown and is being resolved", "error", err)
+	}
 	if commits {
 		l.written.at(resp.Header.Revision, l.e.cfg.Backend.History())
 	}

@@ -239,7 +239,7 @@ func (r *requests) answer(results []owner.Result) (answered int) {
 // begin begins the validity of a claim.
 func (r *requests) begin(e *entry) {
 	c, req := e.claim, e.request
-	e.granted = &pool.Claim{ID: req.ID, Slots: maps.Clone(req.Slots), Fence: c.Fence(), Lease: c.Lease(), Holder: req.Holder, Priority: req.Priority, Keys: c.Keys(), Extra: c.Extra()}
+	e.granted = &pool.Claim{ID: req.ID, Slots: maps.Clone(req.Slots), Fence: c.Fence(), Lease: c.Lease(), Holder: req.Holder, Priority: req.Priority, ClaimedAt: c.Since(), Keys: c.Keys(), Extra: c.Extra()}
 	e.granted.Begin()
 }
 
@@ -257,11 +257,10 @@ func (r *requests) grant(e *entry) {
 }
 
 // adopt adds a claim of an earlier process of the instance.
-func (r *requests) adopt(a owner.Adopted) *pool.Claim {
-	e := &entry{request: a.Request(), claim: a.Claim}
-	r.byID[e.request.ID], r.of[a.Claim] = e, e
+func (r *requests) adopt(c *owner.Claim) *pool.Claim {
+	e := &entry{request: c.Request(), claim: c}
+	r.byID[e.request.ID], r.of[c] = e, e
 	r.begin(e)
-	e.granted.ClaimedAt = a.Since
 	r.begun(e)
 	r.revocations.obey(e)
 	return e.granted

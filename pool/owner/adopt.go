@@ -15,13 +15,6 @@ import (
 	"github.com/berthhq/berth/pool/wire"
 )
 
-// Adopted is a claim of an earlier process of the instance that is held on.
-type Adopted struct {
-	*Claim
-	// Since is when it was granted.
-	Since time.Time
-}
-
 // orphans are slots on leases of this instance that belong to none of its claims, each as a claim that is being released.
 type orphans struct{ list []*Claim }
 
@@ -45,7 +38,7 @@ type one struct {
 
 // Adopt takes the claims of an earlier process of the instance over, whose slot keys, blocks and ids on its leases are given. What
 // is no complete claim of this instance is released.
-func (o *Owner) Adopt(kvs []*mvccpb.KeyValue, now time.Duration) (claims []Adopted) {
+func (o *Owner) Adopt(kvs []*mvccpb.KeyValue, now time.Duration) (claims []*Claim) {
 	parts, ids := map[one][]*mvccpb.KeyValue{}, map[string]*mvccpb.KeyValue{}
 	for _, kv := range kvs {
 		if id, ok := strings.CutPrefix(string(kv.Key), o.keys.ID("")); ok {
@@ -75,9 +68,9 @@ func (o *Owner) Adopt(kvs []*mvccpb.KeyValue, now time.Duration) (claims []Adopt
 			delete(ids, name.id)
 		}
 		r := &pool.Request{ID: name.id, Chosen: chosen, Slots: t.record.Pools, Priority: t.record.Priority, Holder: t.record.Holder}
-		c := foundClaim(r, store.LeaseID(name.lease), t.keys, name.revision)
+		c := foundClaim(r, store.LeaseID(name.lease), t.keys, name.revision, t.record.Since)
 		o.memory.adopt(t.keys, now)
-		claims = append(claims, Adopted{c, t.record.Since})
+		claims = append(claims, c)
 	}
 	for _, id := range slices.Sorted(maps.Keys(ids)) { // of no claim that is held on
 		o.commits.drop(&offered{key: string(ids[id].Key), created: ids[id].CreateRevision})
@@ -109,7 +102,7 @@ func (o *Owner) orphan(kv *mvccpb.KeyValue, now time.Duration) {
 		h.Numbers = []int{ref.Number}
 	}
 	keys := map[string]slots.Held{ref.Pool: h}
-	c := foundClaim(&pool.Request{ID: s.Claim, Slots: map[string]int{ref.Pool: h.Slots()}}, 0, keys, kv.ModRevision)
+	c := foundClaim(&pool.Request{ID: s.Claim, Slots: map[string]int{ref.Pool: h.Slots()}}, 0, keys, kv.ModRevision, time.Time{})
 	o.memory.adopt(keys, now)
 	o.orphans.list = append(o.orphans.list, c)
 	o.commits.release(c)

@@ -36,7 +36,7 @@ func TestAnAdoptedClaimHasItsID(t *testing.T) {
 	if !r.has(r.keys.ID("a")) || r.has(r.keys.ID("left")) {
 		t.Error("its id is free, or one of no claim is not")
 	}
-	later.h.Release(all[0].Claim)
+	later.h.Release(all[0])
 	if got := later.pass(time.Second)["a"]; got.Outcome != Released || r.has(r.keys.ID("a")) {
 		t.Errorf("%+v, and the id is there: %v", got, r.has(r.keys.ID("a")))
 	}

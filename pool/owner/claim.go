@@ -56,6 +56,7 @@ type Claim struct {
 	keys  map[string]slots.Held
 	main  wire.Ref
 	fence int64
+	since time.Time // when it was granted
 	extra []*pb.ResponseOp
 
 	found    bool      // its keys were found in etcd, and only these are reserved on its lease
@@ -91,10 +92,10 @@ func (c *Claim) find(t *transfer) {
 }
 
 // foundClaim returns a claim whose keys were found on a lease, put in a revision.
-func foundClaim(r *pool.Request, lease store.LeaseID, keys map[string]slots.Held, revision int64) *Claim {
+func foundClaim(r *pool.Request, lease store.LeaseID, keys map[string]slots.Held, revision int64, since time.Time) *Claim {
 	c := NewClaim(r)
 	c.lease, c.found = lease, true
-	c.hold(keys, revision, nil)
+	c.hold(keys, revision, since, nil)
 	return c
 }
 
@@ -103,6 +104,9 @@ func (c *Claim) Request() *pool.Request { return c.request }
 
 // Fence returns the fencing token of a claim that was granted.
 func (c *Claim) Fence() store.Fence { return store.FenceAt(c.fence) }
+
+// Since returns when it was granted.
+func (c *Claim) Since() time.Time { return c.since }
 
 // Lease returns the lease of its keys; 0 if it has none.
 func (c *Claim) Lease() store.LeaseID { return c.lease }
@@ -207,8 +211,8 @@ func (c *Claim) separate() { c.alone = true }
 func (c *Claim) accuse() { c.alone, c.accused = true, true }
 
 // hold records that its keys were put in a revision, and the responses to what its caller has put with them.
-func (c *Claim) hold(keys map[string]slots.Held, revision int64, extra []*pb.ResponseOp) {
-	c.state, c.keys, c.fence, c.alone, c.extra = held, keys, revision, false, extra
+func (c *Claim) hold(keys map[string]slots.Held, revision int64, since time.Time, extra []*pb.ResponseOp) {
+	c.state, c.keys, c.fence, c.since, c.alone, c.extra = held, keys, revision, wire.Time(since), false, extra
 	c.main, c.transfer = wire.Refs(keys)[0], nil
 }
 

@@ -253,7 +253,11 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 		}
 		keys[name] = h
 	}
-	c.hold(keys, revision, it.responses(responses))
+	since := it.at
+	if c.transfer != nil {
+		since = c.transfer.record.Since
+	}
+	c.hold(keys, revision, since, it.responses(responses))
 	if c.demand != nil {
 		o.queue.served(c.demand, it.at)
 		o.queue.end(c.demand, true)

@@ -92,7 +92,7 @@ func (d *demand) wire() wire.Demand {
 	r := d.claim.request
 	return wire.Demand{
 		Index: d.index, Claim: r.ID, Pools: r.Slots, Priority: r.Priority, Stamp: d.stamp, Reserve: d.reserves,
-		Pending: d.short, Sole: r.Sole, Since: d.since.UTC().Truncate(time.Millisecond), Holder: r.Holder,
+		Pending: d.short, Sole: r.Sole, Since: wire.Time(d.since), Holder: r.Holder,
 	}
 }
 

@@ -184,6 +184,9 @@ func (r *Record) check(claim string) error {
 	return nil
 }
 
+// Time returns a time as records have it.
+func Time(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
+
 // Spelled is what the values of a claim have in common, as JSON. The goroutine that asks for the claim spells it, so
 // that the one that commits many has less to do.
 type Spelled struct {
@@ -220,7 +223,7 @@ type Written struct {
 // of a record are in milliseconds.
 func (c Spelled) Puts(taken map[string]slots.Held, w Written) []Put {
 	refs := refsOf(taken)
-	record := Record{Since: w.Since.UTC().Truncate(time.Millisecond), Admitted: w.Admitted, Fence: w.Fence}
+	record := Record{Since: Time(w.Since), Admitted: w.Admitted, Fence: w.Fence}
 	if len(refs) > 1 {
 		for _, r := range refs {
 			record.Keys = append(record.Keys, r.Ref.String())

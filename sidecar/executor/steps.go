@@ -110,7 +110,7 @@ func (x *Executors) takePlain(ctx context.Context, of *step.Published, p pending
 // takeWith takes an instance with its slots, for which it may wait.
 func (x *Executors) takeWith(ctx context.Context, of *step.Published, by run.Executor, slots map[string]int, ttl time.Duration, w Waiter, begun time.Time) (*Executor, error) {
 	opts := []instance.ClaimOption{
-		instance.WithID(w.ID), instance.WithPriority(of.Priority), instance.WithRun(of.Run, of.ID().Text()), instance.WithBind(run.BindStep),
+		instance.WithOwnID(w.ID), instance.WithPriority(of.Priority), instance.WithRun(of.Run, of.ID().Text()), instance.WithBind(run.BindStep),
 		instance.WithSole(of.Revision), instance.WithClaimedBy(by.By),
 	}
 	if w.Wait != nil {

@@ -338,7 +338,7 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, wait t
 	var claim *instance.Claim
 	// The end of ctx only ends the wait: an instance whose slots are granted is taken.
 	t, err := w.steps.TakeWith(context.WithoutCancel(ctx), p, w.by, func(x store.Extra) (store.Fence, []*pb.ResponseOp, error) {
-		cl, err := w.cfg.Client.Claim(span.With(ctx), want.slots, instance.WithID(id), instance.WithPriority(p.Priority),
+		cl, err := w.cfg.Client.Claim(span.With(ctx), want.slots, instance.WithOwnID(id), instance.WithPriority(p.Priority),
 			instance.WithRun(p.Run, p.ID().Text()), instance.WithBind(run.BindStep), instance.WithWait(wait),
 			instance.WithSole(p.Revision), instance.WithPlace(seat), instance.WithExtra(x))
 		if err != nil {
