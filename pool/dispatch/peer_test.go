@@ -316,8 +316,11 @@ func (w *queueWorld) compares(name string, h slots.Held, whole bool) (all []*pb.
 	if whole && len(h.Areas) > 0 {
 		return append(all, store.NoneCreatedSince(w.keys.Slots(name), h.Areas[0].Revision))
 	}
-	for _, n := range h.Numbers {
-		all = append(all, store.CreateEquals(w.keys.Number(name, n), 0))
+	for _, r := range h.NumberRuns() {
+		from, to := w.keys.Numbers(name, r)
+		c := store.CreateEquals(from, 0)
+		c.RangeEnd = []byte(to)
+		all = append(all, c)
 	}
 	for _, b := range h.Blocks {
 		if len(b.Runs) == 0 {

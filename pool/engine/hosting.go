@@ -123,14 +123,11 @@ func (h *hosting) act(ctx context.Context, now time.Duration) {
 		h.bell = newTail(h.e, store.Prefix(h.pending()), h.wake, h.ring)
 		h.bell.open(ctx)
 	}
-	switch h.state {
-	case asleep:
-		if h.rung > h.slept {
-			h.begin(ctx, now)
-		}
-	case opening, listing:
-	case awake:
+	if h.state == awake {
 		h.follow(ctx, now)
+	}
+	if h.state == asleep && h.rung > h.slept { // maybe since before it fell asleep
+		h.begin(ctx, now)
 	}
 	if h.state == awake || !h.writer.fenced() {
 		h.write(ctx, h.writer, now, time.Time{})

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -82,5 +83,22 @@ func TestAClaimThatLeavesEarlyLeavesNoPoolPending(t *testing.T) {
 			w.Errorf("%d pools are pending", n)
 		}
 		release(w.T, e, held)
+	})
+}
+
+// A claim of as many pools as there can be, with several slots of each, is granted in its turn: one compare covers neighboring
+// slots.
+func TestAClaimOfManySlotsInManyPoolsIsGranted(t *testing.T) {
+	withEngines(t, 2, 1, func(w *bubble) {
+		r := request("many")
+		r.Slots = map[string]int{}
+		for i := range pool.MaxPools {
+			name := fmt.Sprint("p", i)
+			spec(w.T, w.b, w.keys, name, 9)
+			r.Slots[name] = 2
+		}
+		for _, e := range w.engines {
+			release(w.T, e, claim(w.T, e, r))
+		}
 	})
 }

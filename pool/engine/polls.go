@@ -112,12 +112,16 @@ func (p *polls) poll(ctx context.Context, now time.Duration) {
 		}
 		if err != nil {
 			p.succession.Unanswered(at, now, err)
+			if errors.Is(err, store.ErrDenied) {
+				p.owner.Serve(at, p.ready.Nobody)
+			}
 			return
 		}
 		n := len(resp.Responses) - len(reads)
 		p.owner.Polled(resp.Responses[:n], resp.Header.Revision)
 		role, mark := resp.Responses[n].GetResponseRange(), resp.Responses[n+1].GetResponseRange()
 		p.succession.Polled(at, now, resp.Header.Revision, first(role.Kvs), first(mark.Kvs))
+		p.owner.Serve(at, p.ready.Nobody)
 	})
 }
 

@@ -53,14 +53,13 @@ type batch struct {
 	drops  map[string]bool   // offers keys that it deletes
 	ending map[*demand]bool  // demands that end with it
 	moves  map[*demandKey]bool
-	marked map[string]bool // pools whose pending key it changes
 }
 
 // newBatch returns an empty transaction, in which each item is a child if it is nested. A single one has one part at most.
 func newBatch(kind batchKind, nested, single bool) *batch {
 	return &batch{
 		kind: kind, nested: nested, single: single, shared: map[identity]bool{}, named: map[wire.Ref]bool{}, wrote: map[string]bool{},
-		drops: map[string]bool{}, ending: map[*demand]bool{}, moves: map[*demandKey]bool{}, marked: map[string]bool{},
+		drops: map[string]bool{}, ending: map[*demand]bool{}, moves: map[*demandKey]bool{},
 	}
 }
 
@@ -92,8 +91,6 @@ func (b *batch) add(items ...*item) bool {
 		switch it.kind {
 		case moves:
 			b.moves[it.key] = true
-		case marks:
-			b.marked[it.pool] = true
 		case drops:
 			b.drops[it.offer.key] = true
 		}

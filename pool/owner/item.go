@@ -124,13 +124,15 @@ func (it *item) responses(all []*pb.ResponseOp) []*pb.ResponseOp {
 	return all[it.extra : it.extra+n]
 }
 
-// callersKeys returns the keys that callers put or delete with it, and those of ids.
+// callersKeys returns the keys that callers put or delete with it, those of ids, and the key of a pool that is pending.
 func (it *item) callersKeys() (keys []string) {
-	if it.kind == drops {
+	switch it.kind {
+	case drops:
 		return []string{it.offer.key}
-	}
-	if it.kind != takes && it.kind != frees {
+	case moves:
 		return nil
+	case marks:
+		return []string{it.shared[0].key}
 	}
 	keys = slices.Clone(it.ids)
 	for _, op := range it.then[it.extra:] {
@@ -330,8 +332,8 @@ func (it *item) noticeAlone() {
 
 // capacity adds the compares for slots of a pool that are not taken over.
 func (m *memory) capacity(it *item, name string, h slots.Held) {
-	for _, n := range h.Numbers {
-		it.own = append(it.own, store.CreateEquals(m.keys.Number(name, n), 0))
+	for _, r := range h.NumberRuns() {
+		it.own = append(it.own, m.absent(name, r))
 	}
 	for _, b := range h.Blocks {
 		it.own = append(it.own, m.ofBlock(name, b)...)
@@ -347,12 +349,19 @@ func (m *memory) ofBlock(pool string, b slots.Block) (all []*pb.Compare) {
 		return []*pb.Compare{store.CreateEquals(m.keys.Block(pool, b.Area, b.Name), 0)}
 	}
 	for _, r := range b.Runs {
-		from, to := m.keys.Numbers(pool, r)
-		c := store.CreateEquals(from, 0)
-		c.RangeEnd = []byte(to)
-		all = append(all, c)
+		all = append(all, m.absent(pool, r))
 	}
 	return all
+}
+
+// absent is the compare that the slot keys of a run do not exist.
+func (m *memory) absent(pool string, r slots.Run) *pb.Compare {
+	from, to := m.keys.Numbers(pool, r)
+	c := store.CreateEquals(from, 0)
+	if r.Len() > 1 {
+		c.RangeEnd = []byte(to)
+	}
+	return c
 }
 
 // put adds the keys of a claim, and the compares of the specs of its pools.

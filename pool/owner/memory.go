@@ -56,7 +56,7 @@ func (m *memory) of(name string, now time.Duration) *known {
 		k = &known{Pool: slots.New(m.hash), name: name}
 		m.pools[name] = k
 	}
-	k.used = now
+	k.used = max(k.used, now)
 	return k
 }
 
@@ -149,8 +149,8 @@ func (m *memory) forget() {
 
 // restored forgets all that was read: it may be later than anything that can be read now.
 func (m *memory) restored() {
-	m.forget()
 	for _, k := range m.pools {
+		k.Restored()
 		k.at, k.err, k.pending = 0, nil, 0
 	}
 }

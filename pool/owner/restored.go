@@ -9,6 +9,7 @@ func (o *Owner) Restored() {
 	o.memory.restored()
 	o.offers.reset(nil, nil)
 	o.queue.restored()
+	o.surveys.restored()
 	releasing := slices.DeleteFunc(slices.Clone(o.orphans.list), func(c *Claim) bool { return c.state == ended })
 	o.commits.leaseLost(releasing) // what is left is found again
 }

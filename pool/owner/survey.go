@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/list"
+	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
 )
 
@@ -34,7 +35,7 @@ type survey struct {
 	helps  []*Claim // that help; then only demands are read
 	pools  []string // that it is begun for
 	serves serving  // demands
-	brief  bool     // demands are not read yet
+	brief  bool     // only how many slots are in use is read
 	at     time.Duration
 	by     wire.DemandKey // the instance
 	named  map[string]bool
@@ -59,6 +60,7 @@ type pageKind int
 
 const (
 	ofPool pageKind = iota // its spec, its slots and whether it is pending
+	ofUse                  // its spec, its blocks and the number of its slot keys
 	ofOwn                  // the demands of this instance in it
 	ofAll                  // the demands of all instances
 )
@@ -69,15 +71,11 @@ func (v *survey) serve(which serving) { v.serves, v.brief = which, which == serv
 // add has a pool read.
 func (v *survey) add(name string) {
 	v.named[name] = true
-	v.next = append(v.next, page{kind: ofPool, pool: name})
-	if !v.brief {
-		v.addDemands(name)
+	if v.brief {
+		v.next = append(v.next, page{kind: ofUse, pool: name})
+		return
 	}
-}
-
-// addDemands has the demands of a pool read.
-func (v *survey) addDemands(name string) {
-	v.next = append(v.next, page{kind: ofOwn, pool: name}, page{kind: ofAll, pool: name})
+	v.next = append(v.next, page{kind: ofPool, pool: name}, page{kind: ofOwn, pool: name}, page{kind: ofAll, pool: name})
 }
 
 // help has it find out who waits for the same as claims that help.
@@ -93,11 +91,11 @@ func (v *survey) addOthers(pools []string) {
 	}
 }
 
-// expand has the demands read of all pools.
-func (v *survey) expand() {
-	v.brief = false
+// expand has all of the pools read.
+func (v *survey) expand(m *memory) {
+	v.brief, v.state = false, list.NewPart(m.keys.Keys, v.revision)
 	for _, name := range slices.Sorted(maps.Keys(v.named)) {
-		v.addDemands(name)
+		v.add(name)
 	}
 }
 
@@ -126,6 +124,11 @@ func (v *survey) ops(p *page, m *memory) (ops []*pb.RequestOp) {
 		p.reading, ops = m.requests(m.of(p.pool, v.at), 0, readNumbers)
 		ops[3].GetRequestRange().KeysOnly = false // the values name demands that have ended
 		return ops
+	case ofUse:
+		first, end := m.keys.Numbers(p.pool, slots.Run{To: slots.MaxNumbersOfPool})
+		count := inRange(first, end, true)
+		count.GetRequestRange().CountOnly = true
+		return []*pb.RequestOp{store.Get(m.keys.Spec(p.pool)), under(m.keys.Blocks(p.pool), false), count}
 	case ofOwn:
 		ops = append(ops, under(m.keys.Demands(p.pool, v.by.Host, v.by.Instance), false))
 	case ofAll:
@@ -174,6 +177,12 @@ func (v *survey) take(m *memory, p page, responses []*pb.ResponseOp) {
 	}
 	v.put(responses[0])
 	r := responses[0].GetResponseRange()
+	if p.kind == ofUse {
+		v.state.Add(p.pool)
+		v.put(responses[1])
+		v.state.LeaveOut(p.pool, int(responses[2].GetResponseRange().Count), false)
+		return
+	}
 	if p.kind != ofAll || !r.More {
 		return
 	}
@@ -193,12 +202,9 @@ func (v *survey) put(r *pb.ResponseOp) {
 // over reports whether all was read.
 func (v *survey) over() bool { return len(v.next)+len(v.sent) == 0 }
 
-// knows reports whether all of some pools were read.
+// knows reports whether some pools were read.
 func (v *survey) knows(pools []string) bool {
-	return !slices.ContainsFunc(pools, func(name string) bool {
-		_, ok := v.turn.pending[name]
-		return !ok
-	})
+	return !slices.ContainsFunc(pools, func(name string) bool { return !v.named[name] })
 }
 
 // whole reports whether all demands were read.

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/wire"
 )
@@ -268,5 +269,64 @@ func TestADispatcherThatForgets(t *testing.T) {
 	}
 	if took := r.clock - at; c.state != held || took < 2*time.Second+fitsFor || took > 4*time.Second+2*fitsFor {
 		t.Errorf("state %d after %v", c.state, took)
+	}
+}
+
+// While a pool is full, an owner only counts its slots to find out whether a dispatcher forgets a demand, and that each 5 s.
+func TestAFullPoolIsOnlyCounted(t *testing.T) {
+	r := newRig(t)
+	r.ask("a", 4, store.Extra{})
+	r.pass(time.Second)
+	r.ask("b", 1, store.Extra{})
+	r.pass(time.Second)
+	looks := 0
+	for range 20 {
+		r.h.Serve(r.now(), false)
+		for txn, ok := r.h.Reads(); ok; txn, ok = r.h.Reads() {
+			looks++
+			for _, op := range txn.Success {
+				if rr := op.GetRequestRange(); strings.HasPrefix(string(rr.Key), r.keys.Slots("db")+"0") && !rr.CountOnly || strings.Contains(string(rr.Key), "/demands/") {
+					t.Errorf("it reads %s", rr.Key)
+				}
+			}
+			r.h.Read(r.must(txn), nil)
+		}
+		r.clock += time.Second
+	}
+	if looks != 4 {
+		t.Errorf("it looks %d times in 20 s", looks)
+	}
+}
+
+// After a restore to an earlier revision what is read counts, and nothing is read without a pause. A survey that was begun before
+// has read what is no more.
+func TestARestoreToAnEarlierRevision(t *testing.T) {
+	r := newRig(t)
+	a := r.ask("a", 4, store.Extra{})
+	r.pass(time.Second)
+	s := r.etcd.Save()
+	r.ask("b", 1, store.Extra{})
+	r.pass(time.Second)
+	r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put("/b/later", nil, 0)}})
+	r.h.Release(a)
+	r.pass(time.Second)
+	r.h.Serve(r.now(), true)
+	first, _ := r.h.Reads()
+	r.h.Read(r.must(first), nil) // it goes on with a next round
+	restored := storetest.New(storetest.Options{})
+	restored.Restore(s, s.Revision()-restored.Revision())
+	r.etcd = restored
+	r.h.Restored()
+	reads := 0
+	for range 3 {
+		r.h.Serve(r.now(), true)
+		r.pass(time.Second)
+		for txn, ok := r.h.Reads(); ok && reads < 100; txn, ok = r.h.Reads() {
+			reads++
+			r.h.Read(r.must(txn), nil)
+		}
+	}
+	if k := r.h.memory.pools["db"]; !k.Ready() || reads > 20 {
+		t.Errorf("%d reads, ready: %v", reads, k.Ready())
 	}
 }

@@ -176,7 +176,7 @@ func (s *surveys) answer(resp *pb.TxnResponse, err error) {
 	}
 	v.answer(s.memory, resp)
 	if v.over() && v.brief && s.anyFits(v) {
-		v.expand()
+		v.expand(s.memory)
 	}
 	if v.over() {
 		s.end()
@@ -186,6 +186,16 @@ func (s *surveys) answer(resp *pb.TxnResponse, err error) {
 
 // end ends a survey.
 func (s *surveys) end() { s.current, s.yields = nil, true }
+
+// restored ends what was found out, and a survey between two rounds: what it has read is of another history.
+func (s *surveys) restored() {
+	if v := s.current; v != nil && !s.busy() {
+		s.end()
+		s.ask(v.claims...)
+	}
+	clear(s.kept)
+	s.commits.takeTurns()
+}
 
 // failed has the claims of a survey without an answer surveyed again.
 func (s *surveys) failed(v *survey, err error) {

@@ -87,7 +87,7 @@ func (p *plan) withNotice(it *item) (all []*item) {
 			continue
 		}
 		put := store.Put(p.memory.keys.Pending(name), wire.EncodeEmpty(), 0)
-		if it.note(put); !p.b.marked[name] {
+		if it.note(put); !p.b.shared[p.memory.pendingAt(name, at).identity] {
 			all = append(all, p.memory.mark(name, at, put))
 		}
 	}
@@ -107,7 +107,7 @@ func (p *plan) serve() {
 			p.commits.serve(&turn{revision: t.revision, pending: t.pending, specs: t.specs, claims: later})
 		}
 		for _, name := range t.empty {
-			if !p.b.marked[name] {
+			if !p.b.wrote[p.memory.keys.Pending(name)] {
 				p.b.add(p.memory.mark(name, t.of(name), store.Delete(p.memory.keys.Pending(name))))
 			}
 		}

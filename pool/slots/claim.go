@@ -59,9 +59,21 @@ type Area struct {
 	Revision int64
 }
 
+// NumberRuns returns the numbers with a key each as runs: one compare says that the keys of a run are absent.
+func (h Held) NumberRuns() (runs []Run) {
+	for _, n := range slices.Sorted(slices.Values(h.Numbers)) {
+		if last := len(runs) - 1; last >= 0 && runs[last].To == n {
+			runs[last].To++
+		} else {
+			runs = append(runs, Run{n, n + 1})
+		}
+	}
+	return runs
+}
+
 // Compares returns how many compares a put of the keys needs.
 func (h Held) Compares() int {
-	n := 1 + len(h.Numbers) + len(h.Areas)
+	n := 1 + len(h.NumberRuns()) + len(h.Areas)
 	for _, b := range h.Blocks {
 		n += max(1, len(b.Runs))
 	}

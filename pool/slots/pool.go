@@ -158,6 +158,13 @@ func (p *Pool) Forget() {
 	p.current, p.ceiling = false, ceilingOf(p.spec.Limit)
 }
 
+// Restored forgets all that was read: it may be later than anything that can be read now. What this instance holds or tries stays.
+func (p *Pool) Restored() {
+	n := New(p.hash)
+	n.mine, n.busy, n.tried, n.names = p.mine, p.busy, p.tried, p.names
+	*p = *n
+}
+
 // Age ends the time in which numbers that others hold are avoided. It is to be called at least each half minute.
 func (p *Pool) Age(now time.Duration) {
 	if now-p.aged >= seenFor {

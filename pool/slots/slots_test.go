@@ -222,6 +222,14 @@ func TestTheCeilingIsCounted(t *testing.T) {
 	if p.Read(r); p.Ready() || p.current {
 		t.Error("what was known is replaced by what is older")
 	}
+	held := p.Took(Held{Numbers: []int{9}}, 20)
+	p.Restored()
+	if p.Read(Reading{Revision: 3, Spec: Spec{Limit: 10, Revision: 2, Since: 2}, To: MaxNumbersOfPool}); !p.Ready() {
+		t.Error("what is read after a restore does not count")
+	}
+	if got := numbersOf(take(t, p, 5, false)); slices.Contains(got, held.Numbers[0]) {
+		t.Errorf("it takes what it holds: %v", got)
+	}
 }
 
 func TestSetsOfNumbers(t *testing.T) {
