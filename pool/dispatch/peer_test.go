@@ -316,7 +316,7 @@ func (w *queueWorld) compares(name string, h slots.Held, whole bool) (all []*pb.
 	if whole && len(h.Areas) > 0 {
 		return append(all, store.NoneCreatedSince(w.keys.Slots(name), h.Areas[0].Revision))
 	}
-	for _, r := range h.NumberRuns() {
+	for _, r := range h.Runs() {
 		from, to := w.keys.Numbers(name, r)
 		c := store.CreateEquals(from, 0)
 		c.RangeEnd = []byte(to)
@@ -326,15 +326,11 @@ func (w *queueWorld) compares(name string, h slots.Held, whole bool) (all []*pb.
 		if len(b.Runs) == 0 {
 			all = append(all, store.CreateEquals(w.keys.Block(name, b.Area, b.Name), 0))
 		}
-		for _, r := range b.Runs {
-			from, to := w.keys.Numbers(name, r)
-			c := store.CreateEquals(from, 0)
-			c.RangeEnd = []byte(to)
-			all = append(all, c)
-		}
 	}
-	for _, a := range h.Areas {
-		all = append(all, store.NoneCreatedSince(w.keys.Area(name, a.Area), a.Revision))
+	for _, a := range h.AreaRuns() {
+		c := store.NoneCreatedSince(w.keys.Area(name, a.From), a.Revision)
+		c.RangeEnd = store.RangeEnd(w.keys.Area(name, a.To))
+		all = append(all, c)
 	}
 	return all
 }

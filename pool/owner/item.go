@@ -301,7 +301,17 @@ func (m *memory) hold(it *item, k *known, h slots.Held) {
 
 // underPending adds the compares of a claim that may only be made while its pools are not pending, or while they are as they were
 // when it got its turn.
+//
+// If there are too many for one transaction, one compare covers them: then no pool that is between them by name may be
+// pending either.
 func (m *memory) underPending(it *item) {
+	pools := it.claim.pools
+	if it.claim.passing.turn == nil && it.width()+len(pools) > slots.MaxCompares {
+		c := store.CreateEquals(m.keys.Pending(pools[0]), 0)
+		c.RangeEnd = []byte(m.keys.Pending(pools[len(pools)-1]) + "\x00")
+		it.own = append(it.own, c)
+		return
+	}
 	for _, name := range it.claim.pools {
 		it.shared = append(it.shared, m.pendingAt(name, it.claim.passing.turn.of(name)))
 	}
@@ -332,26 +342,23 @@ func (it *item) noticeAlone() {
 
 // capacity adds the compares for slots of a pool that are not taken over.
 func (m *memory) capacity(it *item, name string, h slots.Held) {
-	for _, r := range h.NumberRuns() {
+	for _, r := range h.Runs() {
 		it.own = append(it.own, m.absent(name, r))
 	}
 	for _, b := range h.Blocks {
-		it.own = append(it.own, m.ofBlock(name, b)...)
+		if len(b.Runs) == 0 { // in a pool without a limit
+			it.own = append(it.own, store.CreateEquals(m.keys.Block(name, b.Area, b.Name), 0))
+		}
 	}
-	for _, a := range h.Areas {
-		it.shared = append(it.shared, share(store.NoneCreatedSince(m.keys.Area(name, a.Area), a.Revision)))
+	for _, a := range h.AreaRuns() {
+		c := store.NoneCreatedSince(m.keys.Area(name, a.From), a.Revision)
+		if a.From == a.To {
+			it.shared = append(it.shared, share(c))
+			continue
+		}
+		c.RangeEnd = store.RangeEnd(m.keys.Area(name, a.To))
+		it.own = append(it.own, c)
 	}
-}
-
-// ofBlock returns the compares of a block: its runs are free or, in a pool without a limit, its name is.
-func (m *memory) ofBlock(pool string, b slots.Block) (all []*pb.Compare) {
-	if len(b.Runs) == 0 {
-		return []*pb.Compare{store.CreateEquals(m.keys.Block(pool, b.Area, b.Name), 0)}
-	}
-	for _, r := range b.Runs {
-		all = append(all, m.absent(pool, r))
-	}
-	return all
 }
 
 // absent is the compare that the slot keys of a run do not exist.
@@ -380,8 +387,11 @@ func (m *memory) put(it *item, at time.Time) {
 	}
 }
 
-// readOnFailure has the pools of a claim read if it fails.
+// readOnFailure has the pools of a claim read if it fails, unless they are too many for that.
 func (m *memory) readOnFailure(it *item) {
+	if len(it.claim.pools) > maxReads {
+		return
+	}
 	for _, name := range it.claim.pools {
 		r, ops := m.requests(m.pools[name], firstOf(it.held[name]), retryNumbers)
 		it.reads, it.orElse = append(it.reads, r), append(it.orElse, ops...)

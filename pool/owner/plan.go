@@ -56,7 +56,7 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 	for _, offer := range of.list {
 		d, unknown := p.queue.find(offer.Demand)
 		switch {
-		case unknown:
+		case unknown, d != nil && d.claim.state == taking: // it may take other slots in a transaction that is sent again
 			return false
 		case d != nil && d.over: // what its claim has held is gone, and so is the record that says so
 			p.queue.change(d.key)

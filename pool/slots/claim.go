@@ -59,13 +59,39 @@ type Area struct {
 	Revision int64
 }
 
-// NumberRuns returns the numbers with a key each as runs: one compare says that the keys of a run are absent.
-func (h Held) NumberRuns() (runs []Run) {
-	for _, n := range slices.Sorted(slices.Values(h.Numbers)) {
-		if last := len(runs) - 1; last >= 0 && runs[last].To == n {
-			runs[last].To++
+// Runs returns the numbers that are held as runs, those of blocks too: one compare says that no number of a run is taken.
+func (h Held) Runs() (runs []Run) {
+	var all []Run
+	for _, n := range h.Numbers {
+		all = append(all, Run{n, n + 1})
+	}
+	for _, b := range h.Blocks {
+		all = append(all, b.Runs...)
+	}
+	slices.SortFunc(all, func(a, b Run) int { return cmp.Compare(a.From, b.From) })
+	for _, r := range all {
+		if last := len(runs) - 1; last >= 0 && runs[last].To == r.From {
+			runs[last].To = r.To
 		} else {
-			runs = append(runs, Run{n, n + 1})
+			runs = append(runs, r)
+		}
+	}
+	return runs
+}
+
+// Areas is neighboring areas whose blocks are known at a revision or later: one compare covers them.
+type Areas struct {
+	From, To int // To is the last one
+	Revision int64
+}
+
+// AreaRuns returns the areas as such.
+func (h Held) AreaRuns() (runs []Areas) {
+	for _, a := range slices.SortedFunc(slices.Values(h.Areas), func(a, b Area) int { return cmp.Compare(a.Area, b.Area) }) {
+		if last := len(runs) - 1; last >= 0 && runs[last].To == a.Area-1 {
+			runs[last].To, runs[last].Revision = a.Area, min(runs[last].Revision, a.Revision)
+		} else {
+			runs = append(runs, Areas{a.Area, a.Area, a.Revision})
 		}
 	}
 	return runs
@@ -73,9 +99,11 @@ func (h Held) NumberRuns() (runs []Run) {
 
 // Compares returns how many compares a put of the keys needs.
 func (h Held) Compares() int {
-	n := 1 + len(h.NumberRuns()) + len(h.Areas)
+	n := 1 + len(h.Runs()) + len(h.AreaRuns())
 	for _, b := range h.Blocks {
-		n += max(1, len(b.Runs))
+		if len(b.Runs) == 0 {
+			n++
+		}
 	}
 	return n
 }

@@ -181,7 +181,7 @@ func (p *Pool) Take(n int, blocks bool) (Held, bool) {
 	case p.spec.Limit == Unlimited:
 		h.Blocks = []Block{p.newBlock(0, nil, n)}
 	case blocks:
-		for _, in := range chooseRuns(p.layout, p.searched(), p.unavailable(), n) {
+		for _, in := range chooseRuns(p.layout, p.searched(n), p.unavailable(), n) {
 			h.Blocks = append(h.Blocks, p.newBlock(in.area, in.runs, 0))
 		}
 	default:
@@ -214,10 +214,10 @@ func (p *Pool) Reserve(h Held) bool {
 }
 
 // searched returns the numbers that may be taken, from where this instance begins to search: the part behind that,
-// and the part before it.
-func (p *Pool) searched() []Run {
+// and the part before it. Where nothing is in use, n slots are neighbors.
+func (p *Pool) searched(n int) []Run {
 	end := p.ceiling.try
-	first := min(p.layout.first(p.hash), end)
+	first := max(0, min(p.layout.first(p.hash), end-n))
 	return []Run{{first, end}, {0, first}}
 }
 
@@ -236,11 +236,11 @@ func (p *Pool) chooseNumbers(n int) (numbers []int) {
 			used[3].add(number)
 		}
 	}
-	if numbers = append(numbers, chooseNumbers(p.searched(), append(used, p.seen[0], p.seen[1]), n-len(numbers))...); len(numbers) < n {
+	if numbers = append(numbers, chooseNumbers(p.searched(n), append(used, p.seen[0], p.seen[1]), n-len(numbers))...); len(numbers) < n {
 		for _, number := range numbers {
 			used[3].add(number)
 		}
-		numbers = append(numbers, chooseNumbers(p.searched(), append(used, p.seen[0]), n-len(numbers))...)
+		numbers = append(numbers, chooseNumbers(p.searched(n), append(used, p.seen[0]), n-len(numbers))...)
 	}
 	return numbers
 }
