@@ -57,8 +57,6 @@ type Request struct {
 	// place in the queue is the same whichever claim waits for it.
 	Sole  bool
 	Since int64
-	// Remote holders can outlive this machine, and with it the journal: they get no retained slots.
-	Remote bool
 	// Place, if it is not nil, is taken before slots are, and returned if the claim has to
 	// wait. The caller returns it after the claim has ended.
 	Place *Place
