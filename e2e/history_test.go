@@ -113,25 +113,6 @@ func TestAClaimThatConfirmsItsGrantAddsNothing(t *testing.T) {
 	}
 }
 
-// A key that is put again shows who was granted its slots since it was put before.
-func TestAClaimThatWasGrantedRetainedSlotsIsShownLater(t *testing.T) {
-	for fence, wrong := range map[store.Fence]bool{
-		store.FenceAt(3) + 1: false, store.FenceAt(4): false, // a regrant, and a step that keeps slots
-		store.FenceAt(2): true, store.FenceAt(6): true,
-	} {
-		shows := func(id string, fence store.Fence) *mvccpb.Event {
-			return put(keys.Slot("a", 0, 0), 7, `{"v":1,"n":2,"claim":%q,"record":{"pools":{"a":2},"holder":{"host":"h","instance":"i"},"fence":%d}}`, id, fence)
-		}
-		h := newTape().at(limit("a", 2)).at(claimed("a", 0, "one", 2)).at(limit("a", 1)).at(put(keys.Queued("a"), 0, `{"v":1}`))
-		if found := len(h.at(shows("two", fence)).Violations()) > 0; found != wrong {
-			t.Errorf("with fencing token %d: %v", fence, h.Violations())
-		}
-		if v := h.at(shows("three", fence+1)).Violations(); !wrong && len(v) > 0 {
-			t.Errorf("after fencing token %d: %v", fence, v)
-		}
-	}
-}
-
 func gone(id string) []*mvccpb.Event {
 	return []*mvccpb.Event{
 		del(keys.Waiter("a", "1000-0000000000000002-"+id+"+0000000a")), del(keys.Waiter("b", "1000-0000000000000002-"+id+"+0000000a")),
@@ -231,7 +212,7 @@ func TestTheIDOfAClaimIsClaimedAgainAfterItsClusterWasReplaced(t *testing.T) {
 		for _, kv := range had {
 			kv.ModRevision = 3
 		}
-		n := &tape{History: newTape().Restored(3, 1000, had), rev: 1000}
+		n := &tape{History: newTape().Restored(1000, had), rev: 1000}
 		if replaced {
 			n.Replaced()
 		}
@@ -249,36 +230,13 @@ func TestTheIDOfAClaimIsClaimedAgainAfterItsClusterWasReplaced(t *testing.T) {
 	}
 }
 
-// Retained slots are granted by the revision that put them first, before the snapshot too, but not by
-// one that the restore has taken back.
-func TestARegrantAfterARestoreIsOfARevisionOfTheSnapshot(t *testing.T) {
-	h := newTape()
-	h.at(limit("a", 2)).at(claimed("a", 0, "one", 1)).at(claimed("a", 0, "two", 1)) // the snapshot
-	had := []*mvccpb.KeyValue{limit("a", 2).Kv, claimed("a", 0, "two", 1).Kv}
-	had[0].ModRevision, had[1].ModRevision = 2, 4
-	h.at(claimed("a", 0, "three", 1))
-	n := h.Restored(4, 1000, had)
-	n.Granted("later", store.FenceAt(3)+7, map[string]int{"a": 1})
-	n.Granted("later", store.FenceAt(4)+7, map[string]int{"a": 1})
-	if v := n.Violations(); len(v) > 0 {
-		t.Errorf("violations: %v", v)
-	}
-	n.Granted("later", store.FenceAt(5)+7, map[string]int{"a": 1})
-	if v := n.Violations(); len(v) != 1 || v[0].Rule != Fence {
-		t.Errorf("violations: %v, want one of the rule %s", v, Fence)
-	}
-	if n.Forget() != 1 || h.Forget() != 1 {
-		t.Error("a hold that has ended is counted twice, or never")
-	}
-}
-
 func TestAHistoryGoesOnAfterARestore(t *testing.T) {
 	h := newTape()
 	h.at(limit("a", 2)).at(claimed("a", 0, "kept", 1)).at(limit("a", 1)) // the snapshot
 	had := []*mvccpb.KeyValue{limit("a", 1).Kv, claimed("a", 0, "kept", 1).Kv}
 	had[0].ModRevision, had[1].ModRevision = 4, 3
 	h.at(claimed("b", 0, "lost", 1)) // in a pool that there is not, before the restore
-	n := &tape{History: h.Restored(4, 1000, had), rev: 1000}
+	n := &tape{History: h.Restored(1000, had), rev: 1000}
 	if n.Held() != 1 || n.Used("a") != 1 || len(n.Violations()) > 0 {
 		t.Errorf("%d are held, %d slots used, %v", n.Held(), n.Used("a"), n.Violations())
 	}

@@ -138,8 +138,6 @@ func (h *History) queueKey(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error
 	switch k.Kind {
 	case store.DispatcherKey:
 		return h.dispatcher(h.dispatch(k.Pool), put, kv)
-	case store.RecallKey:
-		return nil
 	case store.NoticeKey:
 		return h.notice(k, put, kv)
 	}
@@ -257,9 +255,6 @@ func (q *queueState) beginRevision() {
 // checkOrder judges whether a claim was granted in its turn. Got is its waiter, nil if it has
 // no waiter in etcd.
 func (h *History) checkOrder(x *Hold, got *waiter) {
-	if h.regranted[x.Claim] {
-		return // its host has passed retained slots on to it before
-	}
 	pool := lowest(x.Pools)
 	d, owner := h.dispatch(pool), instanceID{x.Host, x.Instance}
 	noticed := h.queue.noticed[x.Claim]

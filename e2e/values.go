@@ -34,8 +34,6 @@ type claimRecord struct {
 	Pools  map[string]int `json:"pools"`
 	Holder holder         `json:"holder"`
 	Keys   []string       `json:"keys"`
-	// Fence is the fencing token of a holder that was granted its slots without a write.
-	Fence store.Fence `json:"fence"`
 }
 
 type slotValue struct {

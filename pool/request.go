@@ -60,8 +60,6 @@ type Request struct {
 	// Helps has a sole claim wait in the queue only while no other instance has one there, as far as was read in the last
 	// second: the thing belongs to another instance.
 	Helps bool
-	// Remote holders can outlive this machine, and with it the journal: they get no retained slots.
-	Remote bool
 	// Place, if it is not nil, is taken before slots are, and returned if the claim has to
 	// wait. The caller returns it after the claim has ended.
 	Place *Place

@@ -118,11 +118,7 @@ var layers = []layer{
 		"a lease does not know what hangs on it: it can be tested and read without pool",
 	},
 	{
-		"pool/journal", nil,
-		"a journal keeps names and values, and does not know what they are",
-	},
-	{
-		"internal/instance", []string{"internal/audit", "internal/proc", "internal/trace", "pool", "pool/registry", "pool/journal", "lease", "internal/store"},
+		"internal/instance", []string{"internal/audit", "internal/proc", "internal/trace", "pool", "pool/registry", "lease", "internal/store"},
 		"an instance joins pool and lease, for the Go API and for berth's own processes",
 	},
 	{

@@ -74,9 +74,6 @@ func WithLabels(labels map[string]string) ClaimOption {
 // caller's own, and [Claim.Bind] returns it after a restart.
 func WithBind(bind string) ClaimOption { return func(r *pool.Request) { r.Holder.Bind = bind } }
 
-// WithRemote says that the holder is on another machine: see [pool.Request.Remote].
-func WithRemote() ClaimOption { return func(r *pool.Request) { r.Remote = true } }
-
 // WithSole makes the claim wait only while no claim of any instance with the same run,
 // step and bind waits. The claim takes the position in the queue of one that has waited
 // since that revision.

@@ -72,9 +72,6 @@ func (k Keys) Queued(pool string) string { return k.pools + pool + "/queued" }
 // Dispatcher is the key of the instance that grants the waiters of a pool.
 func (k Keys) Dispatcher(pool string) string { return k.pools + pool + "/dispatcher" }
 
-// Recall is the key by which the dispatcher of a pool recalls the slots that hosts retain.
-func (k Keys) Recall(pool string) string { return k.pools + pool + "/recall" }
-
 // Notices is the prefix of the keys by which a pool's dispatcher notifies an instance of
 // grants.
 func (k Keys) Notices(pool, host, instance string) string {
@@ -343,7 +340,6 @@ const (
 	SlotKey
 	WaiterKey
 	QueuedKey
-	RecallKey
 	DispatcherKey
 	NoticeKey
 )
@@ -374,8 +370,6 @@ func (k Keys) ParsePoolKey(key string) (PoolKey, error) {
 		return PoolKey{Kind: SpecKey, Pool: pool}, nil
 	case kind == "queued" && !more:
 		return PoolKey{Kind: QueuedKey, Pool: pool}, nil
-	case kind == "recall" && !more:
-		return PoolKey{Kind: RecallKey, Pool: pool}, nil
 	case kind == "dispatcher" && !more:
 		return PoolKey{Kind: DispatcherKey, Pool: pool}, nil
 	case kind == "grants":

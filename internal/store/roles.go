@@ -68,7 +68,7 @@ var RoleKinds = []RoleKind{
 			if pool == all {
 				return nil, []string{k.Pools()}
 			}
-			return nil, []string{k.Slots(pool), k.Waiters(pool), k.Queued(pool), k.Dispatcher(pool), k.Recall(pool), k.grants(pool)}
+			return nil, []string{k.Slots(pool), k.Waiters(pool), k.Queued(pool), k.Dispatcher(pool), k.grants(pool)}
 		},
 	},
 	{

@@ -36,19 +36,6 @@ func TestALimitHoldsSinceItWasSet(t *testing.T) {
 	}
 }
 
-// A pool of a task has the same settings as others: slots are not retained.
-func TestNothingIsRetained(t *testing.T) {
-	c := newCluster(t)
-	put, err := c.reg.Set(c.ctx(), "task.t", pool.Change{Limit: new(1), Retain: new(time.Second)})
-	if err != nil || put.Spec.Retain != 0 {
-		t.Errorf("created: %+v, %v", put, err)
-	}
-	again, err := c.reg.Set(c.ctx(), "task.t", pool.Change{Limit: new(1), Replace: true})
-	if err != nil || again.Revision != put.Revision {
-		t.Errorf("set to the same, the spec of revision %d was put at %d, %v", put.Revision, again.Revision, err)
-	}
-}
-
 // What is deleted with a pool is what waits for it. What is held is kept, and so is all of other pools.
 func TestDemandsAreDeletedWithTheirPool(t *testing.T) {
 	c := newCluster(t)

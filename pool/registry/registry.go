@@ -53,11 +53,11 @@ func (r Registry) set(ctx context.Context, name string, ch pool.Change, create b
 		case created && ch.Limit == nil:
 			return pool.Put{}, store.Stop(problem.Field("limit", "pool '%s' does not exist yet, and a new pool needs a limit", name))
 		case created:
-			old = pool.DefaultSpecOf(name)
+			old = pool.DefaultSpec()
 		}
 		base := old
 		if ch.Replace {
-			base = pool.DefaultSpecOf(name)
+			base = pool.DefaultSpec()
 		}
 		spec := ch.Apply(base)
 		if err := spec.Validate(); err != nil {
@@ -117,7 +117,7 @@ func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Comp
 	if is.revision != 0 {
 		return same, nil, nil
 	}
-	spec := pool.DefaultSpecOf(name)
+	spec := pool.DefaultSpec()
 	spec.Limit = limit
 	if err := spec.Validate(); err != nil {
 		return nil, nil, err

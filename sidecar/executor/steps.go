@@ -26,8 +26,6 @@ type Waiter struct {
 	ID string // of the claim
 	// Wait bounds the wait; nil is the default of the client.
 	Wait *time.Duration
-	// Remote is [pool.Request.Remote].
-	Remote bool
 }
 
 // Take gives a step instance to an executor, with the slots that it needs. One that asks
@@ -115,9 +113,6 @@ func (x *Executors) takeWith(ctx context.Context, of *step.Published, by run.Exe
 	}
 	if w.Wait != nil {
 		opts = append(opts, instance.WithWait(*w.Wait))
-	}
-	if w.Remote {
-		opts = append(opts, instance.WithRemote())
 	}
 	var claim *instance.Claim
 	t, err := x.steps.TakeWith(ctx, of, by, func(extra store.Extra) (store.Fence, []*pb.ResponseOp, error) {
