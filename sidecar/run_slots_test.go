@@ -362,6 +362,9 @@ func TestTheClaimOfARunIsNoClients(t *testing.T) {
 					t.Errorf("%s: %s", name, got.body)
 				}
 			}
+			if run == "waits" || at != d.running {
+				continue // a ULID is an id of its instance alone
+			}
 			got := at.raw(request{method: "POST", path: "/v1/claims", body: `{"id":"` + claim + `","pools":{"db":1},"run_id":"` + run + `"}`})
 			if p := got.problem(t); p.Code != string(problem.IDInUse) {
 				t.Errorf("claimed: %s", got.body)

@@ -51,7 +51,7 @@ func (l *loop) own() list.Own {
 
 // WaitRevision has all that is shown from now on be of a revision or later.
 func (e *Engine) WaitRevision(_ context.Context, revision int64) error {
-	e.AtLeast(revision)
+	e.Changed(revision)
 	e.specs.forget()
 	return nil
 }

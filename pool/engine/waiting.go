@@ -146,18 +146,16 @@ func (e *Engine) timedOut(ctx context.Context, c *owner.Claim, waited time.Durat
 	if err := e.Trouble(); err != nil {
 		return err
 	}
-	type waits struct {
-		owner.Waiter
-		is bool
-	}
-	w, err := ask(ctx, e, func() (w waits) {
+	w, err := ask(ctx, e, func() owner.Waiter {
 		if en := e.requests.byID[c.Request().ID]; en != nil { // another request may have asked for it
-			w.Waiter, w.is = en.claim.Waits()
+			if w, ok := en.claim.Waits(); ok {
+				return w
+			}
 		}
-		return w
+		return wants(c.Request())
 	})
-	if err == nil && w.is {
-		if r, known := e.reason(ctx, w.Waiter); known {
+	if err == nil {
+		if r, known := e.reason(ctx, w); known {
 			return problem.New(problem.ClaimTimeout, "timed out after %s: %s", waited, r.Text).WithDetail(r)
 		}
 	}
@@ -167,13 +165,17 @@ func (e *Engine) timedOut(ctx context.Context, c *owner.Claim, waited time.Durat
 	return problem.New(problem.ClaimTimeout, "timed out after %s: waiting its turn", waited)
 }
 
+// wants returns a request as it would wait.
+func wants(r *pool.Request) owner.Waiter {
+	return owner.Waiter{Demand: wire.Demand{Claim: r.ID, Pools: r.Slots, Priority: r.Priority, Since: time.Now(), Holder: r.Holder}}
+}
+
 // explained returns the refusal of a claim that does not wait with what is in its way, if that is known.
 func (e *Engine) explained(ctx context.Context, r *pool.Request, refusal error) error {
 	if r.Wait > 0 || problem.CodeOf(refusal) != problem.NoCapacity {
 		return refusal
 	}
-	d := wire.Demand{Claim: r.ID, Pools: r.Slots, Priority: r.Priority, Since: time.Now(), Holder: r.Holder}
-	why, known := e.reason(ctx, owner.Waiter{Demand: d})
+	why, known := e.reason(ctx, wants(r))
 	if !known {
 		return refusal
 	}

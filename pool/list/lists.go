@@ -25,6 +25,9 @@ func NewLists(b store.Backend, keys store.Keys, own func(context.Context) (Own, 
 // AtLeast has all later answers show a revision: the instance has written it, or has seen it.
 func (l *Lists) AtLeast(revision int64) { l.reads.atLeast(revision) }
 
+// Changed has all later answers show a revision, reasons included: a caller has changed a pool then.
+func (l *Lists) Changed(revision int64) { l.reads.change(revision) }
+
 // Shown returns the latest revision that a caller was answered with, 0 if there is none of the present history of etcd.
 func (l *Lists) Shown() int64 { return l.reads.latestShown() }
 
