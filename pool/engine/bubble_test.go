@@ -22,6 +22,7 @@ type bubble struct {
 	keys    wire.Keys
 	engines []*Engine
 	by      []*storetest.Backend // of the engines
+	kill    []func()             // them
 	revoke.Revoker
 }
 
@@ -41,9 +42,16 @@ func withEngines(t *testing.T, n, limit int, f func(w *bubble)) {
 }
 
 // start starts an engine.
-func (w *bubble) start(host string) {
+func (w *bubble) start(host string) { w.startOn(host, wire.Service, nil) }
+
+// startOn starts an engine of a kind of process, with another backend around its own.
+func (w *bubble) startOn(host string, kind wire.Kind, around func(store.Backend) store.Backend) {
 	w.Helper()
 	by := w.b.Peer()
+	var backend store.Backend = by
+	if around != nil {
+		backend = around(by)
+	}
 	w.Cleanup(by.Close)
 	var leases [2]store.LeaseID
 	for k := range leases {
@@ -52,7 +60,7 @@ func (w *bubble) start(host string) {
 		leases[k] = id
 	}
 	e := New(Config{
-		Backend: by, Keys: w.keys.Keys, Host: host, Instance: "i", Kind: wire.Service,
+		Backend: backend, Keys: w.keys.Keys, Host: host, Instance: "i", Kind: kind,
 		Leases: lent(leases[0]), WaiterLeases: lent(leases[1]), PollInterval: time.Second,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -61,12 +69,13 @@ func (w *bubble) start(host string) {
 		defer close(done)
 		_ = e.Run(ctx)
 	}()
-	w.Cleanup(func() {
+	kill := func() {
 		cancel()
 		<-done
-	})
+	}
+	w.Cleanup(kill)
 	w.must(e.Ready(w.Context()))
-	w.engines, w.by = append(w.engines, e), append(w.by, by)
+	w.engines, w.by, w.kill = append(w.engines, e), append(w.by, by), append(w.kill, kill)
 }
 
 func (w *bubble) must(err error) {

@@ -85,6 +85,7 @@ func (e *Engine) now() time.Duration { return time.Since(e.start) }
 // Run works until ctx ends, and returns its error when all goroutines have ended. Claims are not released.
 func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	e.tasks.Go(func() { e.sweepGuards(ctx) })
 	e.loop.run(ctx)
 	cancel()
 	e.tasks.Wait()

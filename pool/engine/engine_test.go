@@ -32,8 +32,8 @@ func hosts(t *testing.T, n, limit int) (engines []*Engine, b store.Backend, keys
 	return hostsOn(t, embedtest.New(t), n, limit)
 }
 
-// hostsOn starts engines on a server.
-func hostsOn(t *testing.T, server *embed.Server, n, limit int) (engines []*Engine, b store.Backend, keys wire.Keys) {
+// hostsOn starts engines on a server, each with a backend around that of all.
+func hostsOn(t *testing.T, server *embed.Server, n, limit int, around ...func(i int, b store.Backend) store.Backend) (engines []*Engine, b store.Backend, keys wire.Keys) {
 	t.Helper()
 	c := embedtest.Client(t, server)
 	keys = wire.Keys{Keys: store.NewKeys("/b/")}
@@ -51,8 +51,12 @@ func hostsOn(t *testing.T, server *embed.Server, n, limit int) (engines []*Engin
 			}
 			leases[k] = id
 		}
+		var own store.Backend = c
+		for _, f := range around {
+			own = f(i, own)
+		}
 		e := New(Config{
-			Backend: c, Keys: keys.Keys, Host: fmt.Sprint("host-", i), Instance: "i", Kind: wire.Service,
+			Backend: own, Keys: keys.Keys, Host: fmt.Sprint("host-", i), Instance: "i", Kind: wire.Service,
 			Leases: lent(leases[0]), WaiterLeases: lent(leases[1]), PollInterval: time.Second,
 		})
 		ctx, cancel := context.WithCancel(context.Background())

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -169,15 +167,4 @@ func (e *Engine) Abandon(cause error) {
 // included.
 func (e *Engine) Unfinished(ctx context.Context) (int, error) {
 	return ask(ctx, e, func() int { return e.owner.Unfinished(maps.Keys(e.requests.of)) })
-}
-
-// RemoveGuard deletes the guards of the instance once Run has returned, so that an instance that ends for good leaves no keys.
-// A write of the instance that is still under way can't happen then.
-func (e *Engine) RemoveGuard(ctx context.Context) error {
-	t := &pb.TxnRequest{}
-	for _, half := range []string{"", "~demands", "~offers"} {
-		t.Success = append(t.Success, store.Delete(e.cfg.Keys.Guard(e.cfg.Host, e.cfg.Instance+half)))
-	}
-	_, err := e.cfg.Backend.Txn(ctx, t)
-	return err
 }

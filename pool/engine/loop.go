@@ -7,7 +7,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/owner"
 )
@@ -34,8 +33,8 @@ type loop struct {
 	adoption *adoption
 	audit    *audit
 	restore  *restore
-	offers   *tail // of this instance, while claims wait
-	reading  bool  // what claims need to know
+	follows  *follows
+	reading  bool // what claims need to know
 	reads    pace
 	answers  answers
 	cluster  uint64 // that all that is known is of; 0 before the first answer
@@ -56,7 +55,7 @@ func newLoop(e *Engine) *loop {
 	l.requests = newRequests(o, l.broker, l.waitings, l.revocations)
 	l.polls, l.hosting, l.life = newPolls(l), newHosting(l), newLife(l)
 	l.adoption, l.audit = newAdoption(l), newAudit(l)
-	l.restore = newRestore(l)
+	l.restore, l.follows = newRestore(l), &follows{loop: l}
 	l.requests.begun, l.requests.lost = l.life.granted, l.life.gone
 	return l
 }
@@ -112,7 +111,7 @@ func (l *loop) act(ctx context.Context) time.Duration {
 		l.requests.places.age(now)
 		l.agedAt = now
 	}
-	l.follow(ctx)
+	l.follows.act(ctx)
 	if !l.prepared && l.commits.fenced() && l.queue.fenced() && l.adoption.done(ctx, now) {
 		l.prepared = true
 		close(l.e.ready)
@@ -201,24 +200,6 @@ func (l *loop) suspect() {
 	}
 	if len(demands) > 0 {
 		l.e.cfg.WaiterLeases.Suspect(demands...)
-	}
-}
-
-// follow watches the offers to this instance while claims of it wait.
-func (l *loop) follow(ctx context.Context) {
-	if l.offers == nil && l.owner.Waiting() > 0 {
-		l.offers = newTail(l.e, store.Prefix(l.owner.Watched()), l.opened, l.shown)
-		l.offers.open(ctx)
-	}
-}
-
-// opened reads the offers that were there before the watch.
-func (l *loop) opened() { l.polls.soon() }
-
-// shown takes events of the offers to this instance.
-func (l *loop) shown(m message) {
-	for _, ev := range m.Events {
-		l.owner.Offered(ev)
 	}
 }
 

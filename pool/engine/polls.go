@@ -47,6 +47,17 @@ func (p *polls) seeRole() {
 	}
 }
 
+// shown takes events of the role.
+func (p *polls) shown(m message) {
+	for _, ev := range m.Events {
+		kv := ev.Kv
+		if ev.Type == mvccpb.DELETE {
+			kv = nil
+		}
+		p.succession.SeeRole(p.e.now(), ev.Kv.ModRevision, kv)
+	}
+}
+
 func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	if len(kvs) == 0 {
 		return nil
@@ -57,12 +68,10 @@ func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 // act polls if it is time, and has the succession decide.
 func (p *polls) act(ctx context.Context, now time.Duration, wall time.Time) {
 	waiting := p.owner.Waiting() > 0
+	p.ready.Poll = false
 	p.decide(now, wall)
 	if p.ready.Lease && p.hosting.acquire() {
 		p.decide(now, wall)
-	}
-	if p.ready.Changed {
-		p.owner.RoleChanged()
 	}
 	p.hosting.dispatch(p.ready)
 	if t := p.ready.Txn; t != nil && p.full(now) {
@@ -96,7 +105,11 @@ func (p *polls) full(now time.Duration) bool {
 // decide has the succession decide.
 func (p *polls) decide(now time.Duration, wall time.Time) {
 	p.succession.Set(now, dispatch.Instance{Leads: p.leads, Demands: p.owner.Queued() > 0 || p.owner.Left(), Waiting: p.hosting.demands() > 0, Lease: p.hosting.lease})
-	p.ready = p.succession.Ready(now, wall)
+	poll := p.ready.Poll
+	if p.ready = p.succession.Ready(now, wall); p.ready.Changed {
+		p.owner.RoleChanged()
+	}
+	p.ready.Poll = p.ready.Poll || poll
 }
 
 // poll reads the offers to this instance, its demands, the role and the mark in one transaction.
@@ -107,7 +120,7 @@ func (p *polls) poll(ctx context.Context, now time.Duration) {
 	p.e.txn(ctx, t, func(resp *pb.TxnResponse, err error) {
 		at := p.e.now()
 		p.busy = false
-		if p.owner.Waiting() > 0 {
+		if p.at == 0 && p.owner.Waiting() > 0 {
 			p.at = at + p.interval()
 		}
 		if err != nil {
@@ -118,6 +131,7 @@ func (p *polls) poll(ctx context.Context, now time.Duration) {
 			return
 		}
 		n := len(resp.Responses) - len(reads)
+		p.follows.polled(resp.Responses[0].GetResponseRange().Kvs, at)
 		p.owner.Polled(resp.Responses[:n], resp.Header.Revision)
 		role, mark := resp.Responses[n].GetResponseRange(), resp.Responses[n+1].GetResponseRange()
 		p.succession.Polled(at, now, resp.Header.Revision, first(role.Kvs), first(mark.Kvs))

@@ -41,6 +41,7 @@ func (r *restore) begin(ctx context.Context) {
 	r.polls.succession.Forget()
 	r.hosting.end()
 	r.audit.restored()
+	r.follows.reopen()
 	r.polls.soon()
 	b, keys := r.e.cfg.Backend, wire.Keys{Keys: r.e.cfg.Keys}
 	r.e.tasks.Go(func() { // what a snapshot has brought back of the wait queue

@@ -47,7 +47,15 @@ func TestRestoredFromASnapshot(t *testing.T) {
 				one, two := r.start("one"), r.start("two")
 				kept, ended := one.take("kept", 1), one.take("ended", 1)
 				s := r.save()
+				for range 3000 { // revisions that are far from those that follow
+					r.must(store.Commit(r.Context(), r.root, nil, store.Put("/other", nil, 0)))
+				}
 				one.release(ended)
+				gone := one.ask("gone", 4) // it dispatches
+				busy := one.take("busy", 3)
+				turn := two.ask("turn", 2)
+				one.release(busy)
+				two.release(turn.got())
 				lost := one.take("lost", 3)
 				waits := two.ask("waits", 2)
 				time.Sleep(time.Second)
@@ -61,11 +69,23 @@ func TestRestoredFromASnapshot(t *testing.T) {
 				got := waits.got()
 				one.release(lost, kept)
 				two.release(got)
+				one.release(gone.got())
+				for _, of := range [][2]*instance{{one, two}, {two, one}} { // one of them dispatches, and one has only its watch
+					all := of[0].take("all", 4)
+					waits = of[1].ask("waits-too", 2)
+					time.Sleep(10*time.Second + 300*time.Millisecond)
+					begun := time.Now()
+					of[0].release(all)
+					of[1].release(waits.got())
+					if d := time.Since(begun); d > 10*time.Millisecond {
+						r.Errorf("it is granted after %v", d)
+					}
+				}
 				if busy, err := one.Restoring(r.Context()); busy || err != nil {
 					r.Errorf("it is still busy: %v", err)
 				}
 				time.Sleep(6 * time.Minute) // leases of the snapshot end
-				two.release(two.take("all", 4))
+				two.release(two.take("whole", 4))
 				r.nothingLeft()
 			})
 		})

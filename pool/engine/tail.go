@@ -59,13 +59,12 @@ func (t *tail) reopen() {
 // run watches until ctx ends.
 func (t *tail) run(ctx context.Context) {
 	for pause := reopenAfter; ; pause = min(2*pause, mostReopen) {
+		history := t.e.cfg.Backend.History()
 		w := t.e.cfg.Backend.Watch(ctx, t.keys, 0)
+		t.post(ctx, history, func() { t.watch = w })
 		select {
 		case <-w.Started():
-			t.post(ctx, func() {
-				t.watch = w
-				t.opened()
-			})
+			t.post(ctx, history, t.opened)
 		case <-ctx.Done():
 		}
 		for m := range w.Messages() {
@@ -73,7 +72,7 @@ func (t *tail) run(ctx context.Context) {
 				break
 			}
 			pause = reopenAfter
-			t.post(ctx, func() { t.shown(m) })
+			t.post(ctx, history, func() { t.shown(m) })
 		}
 		w.Abandon()
 		select {
@@ -84,10 +83,10 @@ func (t *tail) run(ctx context.Context) {
 	}
 }
 
-// post has the loop run f, unless the tail was closed.
-func (t *tail) post(ctx context.Context, f func()) {
+// post has the loop run f, unless the tail was closed, or the watch is of a history of etcd that is no more.
+func (t *tail) post(ctx context.Context, history uint64, f func()) {
 	t.e.inbox.put(func() {
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && history == t.e.cfg.Backend.History() {
 			f()
 		}
 	})

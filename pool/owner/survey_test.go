@@ -310,9 +310,13 @@ func TestARestoreToAnEarlierRevision(t *testing.T) {
 	r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put("/b/later", nil, 0)}})
 	r.h.Release(a)
 	r.pass(time.Second)
-	r.h.Serve(r.now(), true)
+	r.clock += time.Minute
+	r.h.Serve(r.now(), false)
 	first, _ := r.h.Reads()
-	r.h.Read(r.must(first), nil) // it goes on with a next round
+	r.h.Read(r.must(first), nil) // a demand fits: all of the pool is read at the same revision next
+	if r.h.surveys.current == nil {
+		t.Fatal("the survey has ended")
+	}
 	restored := storetest.New(storetest.Options{})
 	restored.Restore(s, s.Revision()-restored.Revision())
 	r.etcd = restored
