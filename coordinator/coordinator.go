@@ -87,7 +87,7 @@ func New(cfg Config) *Coordinator {
 		Presence: lease.PresenceConfig{
 			Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
 			Role: "coordinator", Version: cfg.Version, PID: os.Getpid(), Logger: cfg.Logger,
-			Rights: rights(cfg.Keys, cfg.Host), Check: registry.Layout{Backend: cfg.Backend, Keys: cfg.Keys}.Check,
+			Rights: cfg.Keys.RightsOf(store.CoordinatorRole, cfg.Host), Check: registry.Layout{Backend: cfg.Backend, Keys: cfg.Keys}.Check,
 		},
 		Prefix: cfg.Keys.Coordinators(),
 		Decode: func(kv *mvccpb.KeyValue) (election.Candidate, error) {
@@ -97,13 +97,6 @@ func New(cfg Config) *Coordinator {
 		Lead: c.lead,
 	})
 	return c
-}
-
-// rights returns those that a coordinator on a host needs of etcd.
-func rights(k store.Keys, host string) []store.Right {
-	return append(store.ReadRights(k.Prefix()), store.WriteRights(
-		k.Coordinators(), k.Instances(host), k.GuardsAll(), k.Pools(), k.RevocationsAll(), k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(),
-		k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll())...)
 }
 
 // Run campaigns and leads until ctx ends.

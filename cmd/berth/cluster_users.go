@@ -93,7 +93,7 @@ func clusterUsers(r *request) error {
 }
 
 // usersOf reads NAME=ROLE,ROLE of each user.
-func usersOf(keys store.Keys, args []string, passwords bool) (users []cluster.User, roles []cluster.Role, err error) {
+func usersOf(keys store.Keys, args []string, passwords bool) (users []cluster.User, roles []store.Role, err error) {
 	for _, arg := range args {
 		name, list, ok := strings.Cut(arg, "=")
 		if !ok || name == "" || list == "" || strings.ContainsAny(name, "/\x00") {
@@ -119,7 +119,7 @@ func usersOf(keys store.Keys, args []string, passwords bool) (users []cluster.Us
 }
 
 // addRole adds a role, or its rights if it is there: a source can run on several hosts.
-func addRole(roles []cluster.Role, r store.Role) []cluster.Role {
+func addRole(roles []store.Role, r store.Role) []store.Role {
 	if r.Name == store.RootRole {
 		return roles
 	}
@@ -129,7 +129,7 @@ func addRole(roles []cluster.Role, r store.Role) []cluster.Role {
 			return roles
 		}
 	}
-	return append(roles, cluster.Role(r))
+	return append(roles, r)
 }
 
 // writePasswords writes the passwords of new users.

@@ -14,17 +14,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 )
 
 // rootName is the name of the user and of the role of etcd that may do everything. Etcd turns
 // authentication on only if the user exists and has the role.
 const rootName = "root"
-
-// Role is a role of etcd: what it may read, and read and write, by prefixes of keys.
-type Role struct {
-	Name          string
-	Reads, Writes []string
-}
 
 // User is a user to be.
 type User struct {
@@ -122,7 +117,7 @@ func (u *Users) admin(name string) bool {
 
 // SetUsers gives users exactly their roles, and the roles exactly their rights. It creates what is
 // missing, and leaves other users and roles as they are. To repeat it changes nothing.
-func (c *Client) SetUsers(ctx context.Context, users []User, roles []Role) (*Users, error) {
+func (c *Client) SetUsers(ctx context.Context, users []User, roles []store.Role) (*Users, error) {
 	u, err := c.Users(ctx)
 	if err != nil {
 		return nil, err
@@ -146,27 +141,27 @@ func (c *Client) SetUsers(ctx context.Context, users []User, roles []Role) (*Use
 	return u, err
 }
 
-// permission is a right of a role, with prefixes.
+// permission is a right of a role.
 type permission struct {
-	key, end string
-	kind     authpb.Permission_Type
+	store.KeyRange
+	kind authpb.Permission_Type
 }
 
-// permissions returns the rights of a role. Those to write a prefix include those to read it.
-func (r *Role) permissions() map[permission]bool {
+// permissions returns the rights of a role. Those to write a range include those to read it.
+func permissions(r store.Role) map[permission]bool {
 	all := map[permission]bool{}
-	add := func(prefixes []string, kind authpb.Permission_Type) {
-		for _, p := range prefixes {
-			all[permission{p, clientv3.GetPrefixRangeEnd(p), kind}] = true
-		}
+	for _, keys := range r.Reads {
+		all[permission{keys, authpb.READ}] = true
 	}
-	add(r.Reads, authpb.READ)
-	add(r.Writes, authpb.READWRITE)
+	for _, keys := range r.Writes {
+		delete(all, permission{keys, authpb.READ}) // etcd has one permission for a range
+		all[permission{keys, authpb.READWRITE}] = true
+	}
 	return all
 }
 
 // setRole creates a role, or grants and revokes what it lacks and has too much.
-func (c *Client) setRole(ctx context.Context, r Role) (change string, err error) {
+func (c *Client) setRole(ctx context.Context, r store.Role) (change string, err error) {
 	err = c.within(ctx, func(ctx context.Context) error {
 		got, err := c.etcd.RoleGet(ctx, r.Name)
 		if errors.Is(err, rpctypes.ErrRoleNotFound) {
@@ -179,20 +174,20 @@ func (c *Client) setRole(ctx context.Context, r Role) (change string, err error)
 		if err != nil {
 			return err
 		}
-		want := r.permissions()
+		want := permissions(r)
 		for _, p := range got.Perm {
-			has := permission{string(p.Key), string(p.RangeEnd), p.PermType}
+			has := permission{store.KeyRange{Key: string(p.Key), End: string(p.RangeEnd)}, p.PermType}
 			if want[has] {
 				delete(want, has)
 				continue
 			}
-			if _, err := c.etcd.RoleRevokePermission(ctx, r.Name, has.key, has.end); err != nil {
+			if _, err := c.etcd.RoleRevokePermission(ctx, r.Name, has.Key, has.End); err != nil {
 				return err
 			}
 			change = Changed
 		}
 		for p := range want {
-			if _, err := c.etcd.RoleGrantPermission(ctx, r.Name, p.key, p.end, clientv3.PermissionType(p.kind)); err != nil {
+			if _, err := c.etcd.RoleGrantPermission(ctx, r.Name, p.Key, p.End, clientv3.PermissionType(p.kind)); err != nil {
 				return err
 			}
 			if change == "" {

@@ -42,6 +42,7 @@ import (
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/engine"
 	"github.com/berthhq/berth/pool/registry"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // Defaults of [Options].
@@ -87,8 +88,7 @@ type Options struct {
 	Capacity      int
 	Queues        []string
 	// Rights, if not nil, returns the rights that the process needs of etcd on a host beyond
-	// [store.Keys.InstanceRights]. [Open] fails with etcd_denied if the user has not all of
-	// them.
+	// the role of the host. [Open] fails with etcd_denied if the user has not all of them.
 	Rights func(k store.Keys, host string) []store.Right
 
 	// ClaimTimeout limits the wait of claims without [WithWait]. The default is 10
@@ -202,7 +202,18 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 		return nil, errors.Join(err, c.disconnect())
 	}
 	c.opened.Store(true)
+	c.noteDispatch(ctx)
 	return c, nil
+}
+
+// noteDispatch logs that the instance may not dispatch, unless it is too short-lived for that to matter.
+func (c *Client) noteDispatch(ctx context.Context) {
+	if kindOf(c.opts.Role) == wire.Command {
+		return
+	}
+	if err := store.Require(ctx, c.backend, c.keys.RightsOf(store.DispatcherRole, "")...); errors.Is(err, store.ErrDenied) {
+		c.opts.Logger.Info("this process can't dispatch claims: run a coordinator, which can", "error", err)
+	}
 }
 
 // connect connects to etcd and locks the state directory.
@@ -251,7 +262,7 @@ func (c *Client) start(ctx context.Context) error {
 	if c.state != nil {
 		token = c.state.Token()
 	}
-	rights := c.keys.InstanceRights(o.Host)
+	rights := c.keys.RightsOf(store.HostRole, o.Host)
 	if o.Rights != nil {
 		rights = append(rights, o.Rights(c.keys, o.Host)...)
 	}

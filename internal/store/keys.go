@@ -86,6 +86,37 @@ func (k Keys) Notice(pool, host, instance, claim string) string {
 	return k.Notices(pool, host, instance) + claim
 }
 
+// DemandsAll is the prefix of the demands of all instances in a pool.
+func (k Keys) DemandsAll(pool string) string { return k.pools + pool + "/demands/" }
+
+// PendingAll is the prefix of the keys that exist while claims wait for a pool.
+func (k Keys) PendingAll() string { return k.prefix + "pending/" }
+
+// Pending is the one of a pool.
+func (k Keys) Pending(pool string) string { return k.PendingAll() + pool }
+
+// IDs is the prefix of the keys of claims whose ids their users have chosen.
+func (k Keys) IDs() string { return k.prefix + "ids/" }
+
+// ID is the key of one such claim.
+func (k Keys) ID(claim string) string { return k.IDs() + claim }
+
+// OffersAll is the prefix of the offers to all instances.
+func (k Keys) OffersAll() string { return k.prefix + "offers/" }
+
+// OffersTo is the prefix of those to the instances of a host.
+func (k Keys) OffersTo(host string) string { return k.OffersAll() + host + "/" }
+
+// DispatcherRange is the range of all keys that a dispatcher follows, from the first offers to the last key of a pool. It
+// also has what is pending, and nothing else: one watch shows them all in their order.
+func (k Keys) DispatcherRange() KeyRange { return KeyRange{k.OffersAll(), Prefix(k.pools).End} }
+
+// DispatcherKeys is the prefix of the keys that say who dispatches.
+func (k Keys) DispatcherKeys() string { return k.prefix + "dispatcher/" }
+
+// Layout is the key that has the version of the layout.
+func (k Keys) Layout() string { return k.prefix + "layout" }
+
 // Hosts is the prefix of the presence keys of all instances.
 func (k Keys) Hosts() string { return k.prefix + "hosts/" }
 

@@ -66,7 +66,7 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 			unused = append(unused, offer.Demand)
 			continue
 		case offer.Refused != "":
-			p.refuse(d.claim, problem.New(problem.NoCapacity, "%s", offer.Refused))
+			p.refuse(d.claim, problem.New(problem.PoolNotFound, "%s", offer.Refused)) // of others, the dispatcher refuses none
 			continue
 		}
 		d.unfit()

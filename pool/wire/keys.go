@@ -53,15 +53,6 @@ func (k Keys) Block(pool string, area, name int) string {
 	return k.Area(pool, area) + strconv.Itoa(name)
 }
 
-// Pending is the key that exists while claims wait for a pool.
-func (k Keys) Pending(pool string) string { return k.Prefix() + "pending/" + pool }
-
-// ID is the key of a claim whose id its user has chosen.
-func (k Keys) ID(claim string) string { return k.Prefix() + "ids/" + claim }
-
-// DemandsAll is the prefix of the demands of all instances in a pool.
-func (k Keys) DemandsAll(pool string) string { return k.Pool(pool) + demandsPart[1:] }
-
 // Demands is the prefix of the demands of an instance in a pool.
 func (k Keys) Demands(pool, host, instance string) string {
 	return k.DemandsAll(pool) + host + "/" + instance + "/"
@@ -88,20 +79,11 @@ func (k Keys) DemandKey(key string) (d DemandKey, err error) {
 	return d, nil
 }
 
-// DispatcherRange is the range of all keys that a dispatcher follows, from the first offers to the last key of a pool. It
-// also has what is pending, and nothing else: one watch shows them all in their order.
-func (k Keys) DispatcherRange() store.KeyRange {
-	return store.KeyRange{Key: k.OffersAll(), End: store.Prefix(k.Pools()).End}
-}
-
 // Role is the key of the instance that dispatches.
-func (k Keys) Role() string { return k.Prefix() + "dispatcher/role" }
+func (k Keys) Role() string { return k.DispatcherKeys() + "role" }
 
 // Mark is the key of the dispatcher's sign of life.
-func (k Keys) Mark() string { return k.Prefix() + "dispatcher/mark" }
-
-// Layout is the key that has the version of the layout.
-func (k Keys) Layout() string { return k.Prefix() + "layout" }
+func (k Keys) Mark() string { return k.DispatcherKeys() + "mark" }
 
 // Ref returns what a slot key or a block of any pool refers to. It is an error for other keys.
 func (k Keys) Ref(key string) (Ref, error) {

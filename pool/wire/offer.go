@@ -163,13 +163,8 @@ func checkOffers(list []Offer) error {
 	return nil
 }
 
-// OffersAll is the prefix of the offers to all instances.
-func (k Keys) OffersAll() string { return k.Prefix() + "offers/" }
-
 // Offers is the prefix of the offers to an instance.
-func (k Keys) Offers(host, instance string) string {
-	return k.OffersAll() + host + "/" + instance + "/"
-}
+func (k Keys) Offers(host, instance string) string { return k.OffersTo(host) + instance + "/" }
 
 // OfferKey names a key below offers/: an offers key, an advance offer, or the sign that an instance is passed.
 type OfferKey struct {
