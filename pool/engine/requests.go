@@ -30,6 +30,7 @@ func (a asking) refuse(err error) { a.reply <- outcome{err: err} }
 type entry struct {
 	request  *pool.Request
 	claim    *owner.Claim
+	came     time.Time
 	granted  *pool.Claim // nil before
 	asking   []asking
 	releases []chan<- error

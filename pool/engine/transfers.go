@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"time"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -37,7 +38,7 @@ func (r *requests) takeOver(c *owner.Claim, a asking) {
 	case r.byID[id] != nil:
 		a.refuse(problem.New(problem.IDInUse, "claim id %q is used by another claim of this host: use another id", id))
 	default:
-		r.add(&entry{request: c.Request(), claim: c, asking: []asking{a}})
+		r.add(&entry{request: c.Request(), claim: c, came: time.Now(), asking: []asking{a}})
 		r.owner.Claim(c, r.now())
 	}
 }

@@ -152,7 +152,7 @@ func (e *Engine) timedOut(ctx context.Context, c *owner.Claim, waited time.Durat
 				return w
 			}
 		}
-		return wants(c.Request())
+		return wants(c.Request(), time.Now())
 	})
 	if err == nil {
 		if r, known := e.reason(ctx, w); known {
@@ -166,8 +166,8 @@ func (e *Engine) timedOut(ctx context.Context, c *owner.Claim, waited time.Durat
 }
 
 // wants returns a request as it would wait.
-func wants(r *pool.Request) owner.Waiter {
-	return owner.Waiter{Demand: wire.Demand{Claim: r.ID, Pools: r.Slots, Priority: r.Priority, Since: time.Now(), Holder: r.Holder}}
+func wants(r *pool.Request, since time.Time) owner.Waiter {
+	return owner.Waiter{Demand: wire.Demand{Claim: r.ID, Pools: r.Slots, Priority: r.Priority, Since: since, Holder: r.Holder}}
 }
 
 // explained returns the refusal of a claim that does not wait with what is in its way, if that is known.
@@ -175,7 +175,7 @@ func (e *Engine) explained(ctx context.Context, r *pool.Request, refusal error) 
 	if r.Wait > 0 || problem.CodeOf(refusal) != problem.NoCapacity {
 		return refusal
 	}
-	why, known := e.reason(ctx, wants(r))
+	why, known := e.reason(ctx, wants(r, time.Now()))
 	if !known {
 		return refusal
 	}
