@@ -12,7 +12,7 @@ import (
 type loan struct {
 	demand  *demand
 	held    []slots.Held // of each of the pools that it needs; none if it is refused
-	refused string
+	refused bool
 	whole   bool // no other offer may be open in its pools
 }
 
@@ -76,7 +76,7 @@ func (b *book) lend(l *loan) { b.count(l, 1) }
 
 func (b *book) count(l *loan, n int) {
 	for _, need := range l.demand.needs {
-		if l.refused != "" {
+		if l.refused {
 			continue
 		}
 		if b.perPool[need.pool] += n; b.perPool[need.pool] <= 0 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
 )
 
@@ -179,6 +180,13 @@ func TestAClaimOfTheWholePoolIsAlone(t *testing.T) {
 	r.commit("a")
 	r.run()
 	r.want("then", r.offered(), "b-0-0 db=120")
+	for kv := range r.etcd.All(r.keys.Offers("b", "i")) {
+		list, _ := wire.DecodeOffers(string(kv.Key), kv.Value)
+		h, _ := list[0].Take["db"].Held()
+		if _, whole := h.Whole(); !whole || h.Compares() > slots.MaxCompares {
+			t.Errorf("%d compares: %s", h.Compares(), kv.Value)
+		}
+	}
 	r.want("meanwhile", r.under(r.keys.Pending("")), "db")
 	r.commit("b")
 	r.run()

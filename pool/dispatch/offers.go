@@ -52,7 +52,7 @@ func (d *Dispatcher) closed(o *open, now time.Duration) {
 		for i, h := range l.held {
 			x.needs[i].pool.slots.Return(h)
 		}
-		if l.refused == "" {
+		if !l.refused {
 			o.owner.offered(x, -1)
 		}
 		x.returned()

@@ -242,7 +242,7 @@ func (p *peer) take(list []wire.Offer, may *pb.Compare, key string, well bool) (
 		switch {
 		case d == nil, !well && p.w.IntN(8) == 0:
 			continue
-		case o.Refused != "":
+		case o.Refused:
 			d.over[one.Index] = true
 			continue
 		}

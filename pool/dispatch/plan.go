@@ -106,12 +106,12 @@ func (p *plan) ask(x *demand, w wait) {
 // turn decides about the first demand of a lane, and reports whether those behind it are to be decided about.
 func (p *plan) turn(l *lane) bool {
 	x := l.heap.all[0]
-	if name := x.refused(); name != "" {
+	if x.refused() {
 		if x.again > p.now {
 			return p.later(x)
 		}
 		p.d.order.remove(x)
-		p.offer(&loan{demand: x, refused: "pool '" + name + "' does not exist"})
+		p.offer(&loan{demand: x, refused: true})
 		return true
 	}
 	if p.passes(x) {
@@ -136,14 +136,9 @@ func (p *plan) turn(l *lane) bool {
 	return p.serve(x)
 }
 
-// refused returns a pool that a demand needs and that does not exist.
-func (x *demand) refused() string {
-	for _, n := range x.needs {
-		if n.pool.spec == nil && len(n.pool.unreadable) == 0 {
-			return n.pool.name
-		}
-	}
-	return ""
+// refused reports whether a pool that a demand needs does not exist.
+func (x *demand) refused() bool {
+	return slices.ContainsFunc(x.needs, func(n need) bool { return n.pool.spec == nil && len(n.pool.unreadable) == 0 })
 }
 
 // passes reports whether a demand is left out because its owner was silent, or has enough offers in a pool in which others
@@ -228,7 +223,7 @@ func (p *plan) choose(x *demand) (*loan, bool) {
 	if l.whole = compares > slots.MaxCompares; !l.whole {
 		return l, true
 	}
-	for _, n := range x.needs {
+	for i, n := range x.needs {
 		if n.pool.spec.Limit == pool.Unlimited {
 			continue
 		}
@@ -236,6 +231,7 @@ func (p *plan) choose(x *demand) (*loan, bool) {
 		if p.d.book.perPool[n.pool] > 0 || p.d.advances.in(n.pool.name) {
 			return nil, false
 		}
+		l.held[i].CompareWhole(max(p.d.view.revision, n.pool.at))
 	}
 	return l, true
 }
@@ -256,7 +252,7 @@ func (p *plan) offer(l *loan) {
 		}
 	}
 	p.d.book.lend(l)
-	if x.offered(); l.refused == "" {
+	if x.offered(); !l.refused {
 		o.offered(x, 1)
 	}
 	if p.count(l); o.instance == p.d.self {
@@ -278,7 +274,7 @@ func (p *plan) offer(l *loan) {
 
 func (p *plan) count(l *loan) {
 	switch {
-	case l.refused != "":
+	case l.refused:
 		p.d.counts.add(Refused)
 	case l.demand.owner.instance == p.d.self:
 		p.d.counts.add(OfferedOwn)

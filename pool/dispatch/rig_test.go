@@ -147,7 +147,7 @@ func (r *rig) offered() (all []string) {
 		key, _ := r.keys.OfferKey(string(kv.Key))
 		for _, o := range list {
 			s := fmt.Sprintf("%s-%d-%d", key.Host, o.Demand.Name, o.Demand.Index)
-			if o.Refused != "" {
+			if o.Refused {
 				s += " !"
 			}
 			for _, name := range slices.Sorted(func(yield func(string) bool) {

@@ -624,7 +624,7 @@ func (w *queueWorld) plans(c *chair) func() {
 	}
 	count := func(l *loan) {
 		x := l.demand
-		if had[instanceDemand{x.owner.instance, x.ref}] = true; l.refused != "" {
+		if had[instanceDemand{x.owner.instance, x.ref}] = true; l.refused {
 			return
 		}
 		if open[x.owner.instance] == nil {
@@ -699,7 +699,7 @@ func (w *queueWorld) plans(c *chair) func() {
 				if l.whole {
 					w.seen["whole"]++
 				}
-				w.check(l.refused != "" || grants[instanceDemand{x.owner.instance, x.ref}], "order: %s of %s/%s gets an offer and may have no slots", x.claim, x.owner.host, x.owner.name)
+				w.check(l.refused || grants[instanceDemand{x.owner.instance, x.ref}], "order: %s of %s/%s gets an offer and may have no slots", x.claim, x.owner.host, x.owner.name)
 				w.check(!waited[x], "pause: %s gets an offer too soon", x.claim)
 			}
 		}

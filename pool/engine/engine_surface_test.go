@@ -50,40 +50,23 @@ func (opener) Follower(b store.Backend, keys store.Keys) enginetest.Follower {
 }
 func (opener) Known() map[string]string {
 	const (
-		record    = "a claim that was taken over has not all of its record"
-		corrupt   = "claims do not learn of values that can't be read"
-		left      = "what says that a pool is pending is left in etcd"
-		duplicate = "ids that no user has chosen may be held twice"
+		left = "what says that a pool is pending is left in etcd"
 	)
 	return map[string]string{
-		"a bridge changes hands whole and its fence grows":                                              record,
-		"a bridge of many slots changes hands whole":                                                    record,
-		"the next process of an instance takes its claims over":                                         record,
-		"a bridge that ends is not reported as lost":                                                    "a lease that is lost ends it like any claim",
-		"an instance that stops refuses new claims and those that wait":                                 left,
-		"waiting claims of a process that was killed are gone within 15 s":                              left,
-		"guards of instances that were killed are deleted":                                              "the engine deletes none but its own",
-		"an id is held once though two hosts ask for it at the same moment":                             duplicate,
-		"an id that a list shows as free is not refused":                                                duplicate,
-		"an id that another host holds is refused and the holder is named":                              duplicate,
-		"a waiting claim that is not in etcd yet is listed by its instance":                             "only demands in etcd are listed",
-		"metrics count what was granted, refused, lost and is held":                                     "it has no metrics yet",
-		"a claim is not granted on a lease that was lost before a restore has brought it back":          "a restore has lost leases count again",
-		"a client that comes back within 10 s keeps waiting above a lowered limit and is refused later": "a limit is compared with each claim that is asked for",
-		"a deleted pool refuses its waiters and keeps its holders":                                      "the refusal has another code",
-		"a slot that can't be read closes its pool and no other and is named":                           corrupt,
-		"a spec that can't be read closes its pool and no other and is named":                           corrupt,
-		"names of pools that are not in use are forgotten":                                              "it keeps 1 KB of each",
+		"an instance that stops refuses new claims and those that wait":                        left,
+		"waiting claims of a process that was killed are gone within 15 s":                     left,
+		"a waiting claim that is not in etcd yet is listed by its instance":                    "only demands in etcd are listed",
+		"metrics count what was granted, refused, lost and is held":                            "it has no metrics yet",
+		"a claim is not granted on a lease that was lost before a restore has brought it back": "a restore has lost leases count again",
+		"names of pools that are not in use are forgotten":                                     "it keeps 1 KB of each",
 	}
 }
 
-// damaged is a number of slots that no pool of the tests has.
-const damaged = 900_000
-
+// Damage damages a block: a slot key is one slot, whatever its value is.
 func (opener) Damage(ctx context.Context, b store.Backend, keys store.Keys, name string, what enginetest.Value) (string, error) {
 	k := wire.Keys{Keys: keys}
 	key := map[enginetest.Value]string{
-		enginetest.SlotValue: k.Number(name, damaged), enginetest.SpecValue: keys.Spec(name),
+		enginetest.SlotValue: k.Block(name, 0, 0), enginetest.SpecValue: keys.Spec(name),
 		enginetest.WaiterValue: k.Demand(wire.DemandKey{Pool: name, Host: "damaged", Instance: "i"}),
 	}[what]
 	_, err := b.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, []byte("damaged"), 0)}})

@@ -67,10 +67,15 @@ func (l *life) end(why func(*pool.Claim) error) {
 	}
 }
 
-// endOne ends the validity of a claim, if it has not ended yet.
+// endOne ends the validity of a claim, if it has not ended yet. A bridge has no holder whom that concerns, and another instance may
+// have it now.
 func (l *life) endOne(e *entry, why error) {
 	if e.granted.Context().Err() != nil {
 		return // its holder was notified before
+	}
+	if e.request.Bridge {
+		e.granted.End(why)
+		return
 	}
 	l.e.cfg.Logger.Warn("claim lost", "claim", e.request.ID, "pools", e.request.Slots, "reason", why)
 	e.granted.End(why)

@@ -44,6 +44,11 @@ func claim(t *testing.T, e *Engine, r *pool.Request) *pool.Claim {
 
 // waits asks for a claim that has to wait, and returns when its instance lists it. What it returns has the request end and
 // waits for that.
+func isPut(e *entry) bool {
+	w, ok := e.claim.Waits()
+	return ok && w.Created > 0
+}
+
 func waits(t *testing.T, e *Engine, r *pool.Request) (leave func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -55,7 +60,9 @@ func waits(t *testing.T, e *Engine, r *pool.Request) (leave func()) {
 		}
 	}()
 	for {
-		if _, waiting := listed(t, e); slices.Contains(waiting, r.ID) {
+		if w, err := ask(t.Context(), e, func() bool { en := e.requests.byID[r.ID]; return en != nil && isPut(en) }); err != nil {
+			t.Fatal(err)
+		} else if w {
 			break
 		}
 	}

@@ -239,7 +239,8 @@ func (r *requests) answer(results []owner.Result) (answered int) {
 
 // begin begins the validity of a claim.
 func (r *requests) begin(e *entry) {
-	c, req := e.claim, e.request
+	c, req := e.claim, e.claim.Request()
+	e.request = req // with what was read of a claim that is taken over
 	e.granted = &pool.Claim{ID: req.ID, Slots: maps.Clone(req.Slots), Fence: c.Fence(), Lease: c.Lease(), Holder: req.Holder, Priority: req.Priority, ClaimedAt: c.Since(), Keys: c.Keys(), Extra: c.Extra()}
 	e.granted.Begin()
 }
@@ -294,7 +295,9 @@ func (r *requests) released(e *entry) {
 	if e.granted != nil {
 		e.granted.End(nil)
 		e.granted.Free()
-		r.broker.publish(pool.ClaimReleased, e.request, "")
+		if !e.request.Bridge {
+			r.broker.publish(pool.ClaimReleased, e.request, "")
+		}
 	}
 	for _, reply := range e.releases {
 		reply <- nil

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -162,6 +163,12 @@ func (o *observer) Waits(time.Time) {
 	o.waits++
 }
 
+func (o *observer) waited() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.waits > 0
+}
+
 func (o *observer) Written(w pool.Write) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -197,10 +204,8 @@ func TestObserversSeeTheWriteOfTheirClaim(t *testing.T) {
 		}
 		got <- c
 	}()
-	for {
-		if _, waiting := listed(t, e); len(waiting) > 0 {
-			break
-		}
+	for !b.waited() {
+		runtime.Gosched()
 	}
 	release(t, e, c)
 	check(b, <-got, true)

@@ -66,14 +66,17 @@ func otherRequest(w world) {
 	b.still()
 }
 
+// chosen has a claim have an id that its user has chosen: only such ids may meet on two hosts.
+func chosen(r *pool.Request) { r.Chosen = true }
+
 func idInUse(w world) {
 	w.pool("db", 9)
 	w.pool("api", 9)
 	one, two := w.host("one"), w.host("two")
-	one.take("a", slots(2))
+	one.take("a", slots(2), chosen)
 	w.caughtUp()
 	for _, need := range []map[string]int{slots(2), slots(1)} {
-		if p := two.refuses(problem.IDInUse, "a", need); !strings.Contains(p.Message, "one/test") {
+		if p := two.refuses(problem.IDInUse, "a", need, chosen); !strings.Contains(p.Message, "one/test") {
 			w.Errorf("the refusal does not name the holder: %q", p.Message)
 		}
 	}
@@ -93,7 +96,7 @@ func idAtOnce(w world) {
 	two.release(two.take("second", map[string]int{"api": 1}))
 	slowWrites(one, 50*time.Millisecond)
 	slowWrites(two, 50*time.Millisecond)
-	asked := []*asked{one.ask("a", slots(1)), two.ask("a", map[string]int{"api": 1})}
+	asked := []*asked{one.ask("a", slots(1), chosen), two.ask("a", map[string]int{"api": 1}, chosen)}
 	granted := 0
 	for _, a := range asked {
 		<-a.done
@@ -152,13 +155,13 @@ func idFree(w world) {
 }
 
 func knowsList(w world) {
-	w.pool("db", 1)
+	w.pool("db", 2)
 	one, two := w.host("one"), w.host("two")
-	a := two.take("a", slots(1))
-	one.refuses(problem.IDInUse, "a", slots(1))
+	a := two.take("a", slots(1), chosen)
+	one.refuses(problem.IDInUse, "a", slots(1), chosen)
 	one.by.Freeze()
 	two.release(a)
-	b := one.ask("a", slots(1), wait(0))
+	b := one.ask("a", slots(1), wait(0), chosen)
 	w.pass(100 * time.Millisecond)
 	one.by.Thaw()
 	one.release(b.got())

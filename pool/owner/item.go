@@ -342,6 +342,10 @@ func (it *item) noticeAlone() {
 
 // capacity adds the compares for slots of a pool that are not taken over.
 func (m *memory) capacity(it *item, name string, h slots.Held) {
+	if revision, whole := h.Whole(); whole {
+		it.shared = append(it.shared, share(store.NoneCreatedSince(m.keys.Slots(name), revision)))
+		return
+	}
 	for _, r := range h.Runs() {
 		it.own = append(it.own, m.absent(name, r))
 	}

@@ -68,6 +68,14 @@ func (m *memory) want(k *known) {
 	}
 }
 
+// unreadable has no claim made while something of the pool can't be read; nil is that it can.
+func (k *known) unreadable(err error) bool {
+	if k.err = nil; err != nil {
+		k.err = store.Problem("pool '"+k.name+"' grants nothing", err)
+	}
+	return err != nil
+}
+
 // ask reports whether a pool that is full is to be read again, and records that it is.
 func (k *known) ask(now time.Duration) bool {
 	if k.asked != 0 && now-k.asked < readEvery {
@@ -242,22 +250,21 @@ func (m *memory) answer(r reading, responses []*pb.ResponseOp, revision int64) (
 		return used
 	}
 	var claims slots.Spec
-	if k.spec, claims, k.err = wire.DecodeSpec(string(kvs[0].Key), kvs[0].Value, kvs[0].ModRevision); k.err != nil {
+	var err error
+	if k.spec, claims, err = wire.DecodeSpec(string(kvs[0].Key), kvs[0].Value, kvs[0].ModRevision); k.unreadable(err) {
 		return used
 	}
 	in := slots.Reading{Revision: revision, Spec: claims, From: r.from, To: slots.MaxNumbersOfPool, Counted: r.counted, CountFrom: r.countFrom}
 	for _, kv := range at(2).Kvs {
 		_, s, err := m.keys.DecodeSlot(string(kv.Key), kv.Value, kv.CreateRevision)
-		if err != nil {
-			k.err = err
+		if k.unreadable(err) {
 			return used
 		}
 		in.Blocks = append(in.Blocks, s.Block)
 	}
 	for _, kv := range at(3).Kvs {
 		ref, err := m.keys.Ref(string(kv.Key))
-		if err != nil {
-			k.err = &store.CorruptError{Key: string(kv.Key), Reason: err}
+		if err != nil && k.unreadable(&store.CorruptError{Key: string(kv.Key), Reason: err}) {
 			return used
 		}
 		in.Numbers = append(in.Numbers, ref.Number)

@@ -3,7 +3,6 @@ package owner
 import (
 	"time"
 
-	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
@@ -21,7 +20,7 @@ type plan struct {
 
 // all adds all that can be done.
 func (p *plan) all() {
-	p.unqueue()
+	p.unqueueUnseated()
 	p.commitOffers()
 	p.serve()
 	p.claims()
@@ -65,8 +64,9 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 		case d == nil || d.claim.state != waiting || d.claim.withdrawn:
 			unused = append(unused, offer.Demand)
 			continue
-		case offer.Refused != "":
-			p.refuse(d.claim, problem.New(problem.PoolNotFound, "%s", offer.Refused)) // of others, the dispatcher refuses none
+		case offer.Refused: // its dispatcher may not know yet that a pool was created
+			d.claim.arrive(d.claim.came, p.memory.begun)
+			p.unqueue(d)
 			continue
 		}
 		d.unfit()
@@ -219,7 +219,8 @@ func (p *plan) claim(c *Claim) bool {
 		return false
 	}
 	if it.from != nil {
-		p.takenOver(it.from)
+		it.from.become(freeing)
+		p.reuse.take(it.from)
 	}
 	c.become(taking)
 	return true
@@ -240,12 +241,6 @@ func (p *plan) inPlace(c *Claim) *item {
 		return nil
 	}
 	return it
-}
-
-// takenOver marks a claim as one whose keys are taken over.
-func (p *plan) takenOver(from *Claim) {
-	from.become(freeing)
-	p.reuse.take(from)
 }
 
 // readEvery is how often a pool that is full is read for claims that come meanwhile.
@@ -422,10 +417,12 @@ const (
 // claim came.
 func (p *plan) judge(c *Claim) (v verdict) {
 	unread := false
+	// What goes on waiting, or is of a step, waits also for more slots than a limit that was lowered, and may be raised again.
+	patient := c.request.Wait > 0 && (c.place != nil || c.request.Since > 0)
 	for _, name := range c.pools {
 		k := p.memory.of(name, p.now)
 		fresh := k.read > c.arrived
-		why, err := k.objection(c.request.Slots[name], c.passing.turn.of(name))
+		why, err := k.objection(c.request.Slots[name], c.passing.turn.of(name), patient)
 		if why == Pending && c.request.Wait > 0 && p.queue.keeps(name) {
 			fresh = true // others of this instance wait for it: this one waits behind them
 		}
@@ -449,11 +446,14 @@ func (p *plan) judge(c *Claim) (v verdict) {
 	return v
 }
 
-// objection returns why a claim of n slots can't be made while its pool is pending as it was at a revision, as far as is known: it has to wait, or never can.
-func (k *known) objection(n int, pending int64) (why Why, err error) {
+// objection returns why a claim of n slots can't be made while its pool is pending as it was at a revision, as far as is known: it
+// has to wait, as a patient one also has to for more slots than the limit, or never can.
+func (k *known) objection(n int, pending int64, patient bool) (why Why, err error) {
 	switch s := k.spec; {
 	case k.err != nil:
 		return "", k.err
+	case s.Limit > 0 && n > s.Limit && patient:
+		return Full, nil
 	case s.Limit > 0 && n > s.Limit:
 		return "", s.Exceeded(pool.Need{Pool: k.name, N: n})
 	case k.pending != pending:

@@ -67,15 +67,20 @@ func (s *seats) takeUnseated() (all []*demand) {
 	return all
 }
 
-// unqueue takes the claims of a worker without free places out of the wait queue: no slots are kept for them, and no pool
+// unqueueUnseated takes the claims of a worker without free places out of the wait queue: no slots are kept for them, and no pool
 // is pending for them. They go back to their places in the queue when there is a place for them.
-func (p *plan) unqueue() {
+func (p *plan) unqueueUnseated() {
 	for _, d := range p.queue.seats.takeUnseated() {
-		c := d.claim
-		c.keepPlace()
-		c.passing.see(false)
-		p.queue.end(d, false)
-		c.unwait()
-		p.commits.claim(c)
+		p.unqueue(d)
 	}
+}
+
+// unqueue takes a claim out of the wait queue, and has it asked for again. If it has to wait, it has the place that it had.
+func (p *plan) unqueue(d *demand) {
+	c := d.claim
+	c.keepPlace()
+	c.passing.see(false)
+	p.queue.end(d, false)
+	c.unwait()
+	p.commits.claim(c)
 }

@@ -97,8 +97,25 @@ func (h Held) AreaRuns() (runs []Areas) {
 	return runs
 }
 
+// WholePool instead of an area says that nothing was created in a whole pool since a revision: one compare for all that is held.
+const WholePool = -1
+
+// Whole returns the revision since which nothing may have been created in the pool, false if areas and runs are compared.
+func (h Held) Whole() (revision int64, ok bool) {
+	if len(h.Areas) != 1 || h.Areas[0].Area != WholePool {
+		return 0, false
+	}
+	return h.Areas[0].Revision, true
+}
+
+// CompareWhole has the whole pool compared, which was known at a revision.
+func (h *Held) CompareWhole(revision int64) { h.Areas = []Area{{WholePool, revision}} }
+
 // Compares returns how many compares a put of the keys needs.
 func (h Held) Compares() int {
+	if _, whole := h.Whole(); whole {
+		return 2
+	}
 	n := 1 + len(h.Runs()) + len(h.AreaRuns())
 	for _, b := range h.Blocks {
 		if len(b.Runs) == 0 {

@@ -141,15 +141,17 @@ func (e *Exact) from(first int) (n int) {
 func (e *Exact) Choose(n int, blocks bool, hash uint32, revision int64) (Held, bool) {
 	h := Held{Spec: e.spec.Revision}
 	if e.spec.Limit == Unlimited {
-		h.Blocks = []Block{e.newBlock(0, nil, n, hash)}
+		h.Blocks = []Block{e.newBlock(0, nil, n, hash, nil)}
 		return h, true
 	}
 	e.low = firstIn(Run{e.low, max(e.low, e.Ceiling())}, e.taken())
 	without, with := e.searched()
 	if blocks {
 		for _, in := range chooseRuns(e.layout, without, e.taken(), n) {
-			h.Blocks = append(h.Blocks, e.newBlock(in.area, in.runs, 0, hash))
-			h.Areas = append(h.Areas, Area{in.area, revision})
+			h.Blocks = append(h.Blocks, e.newBlock(in.area, in.runs, 0, hash, h.Blocks))
+			if a := (Area{in.area, revision}); !slices.Contains(h.Areas, a) {
+				h.Areas = append(h.Areas, a)
+			}
 		}
 		return h, h.Slots() == n
 	}
@@ -187,12 +189,14 @@ func (e *Exact) searched() (without, with []Run) {
 	return without, with
 }
 
-func (e *Exact) newBlock(area int, runs []Run, count int, hash uint32) Block {
+// newBlock returns a block with the lowest name that no block has, nor one of some others that are to be put with it.
+func (e *Exact) newBlock(area int, runs []Run, count int, hash uint32, others []Block) Block {
 	b := Block{Area: area, Runs: runs, Count: count, Name: int(hash%blockBases) * blockStep}
 	for _, run := range runs {
 		b.Count += run.Len()
 	}
-	for e.names[b.name()] || e.blocks[b.name()].Count > 0 {
+	used := func(o Block) bool { return o.name() == b.name() }
+	for e.names[b.name()] || e.blocks[b.name()].Count > 0 || slices.ContainsFunc(others, used) {
 		b.Name++
 	}
 	return b

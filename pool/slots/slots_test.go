@@ -162,6 +162,34 @@ func TestBlocksTakeFewRuns(t *testing.T) {
 	}
 }
 
+// Where an area has enough numbers, but not in so few runs as a block may have, a claim takes several blocks of it.
+func TestSeveralBlocksOfAnArea(t *testing.T) {
+	var every []int
+	for n := 0; n < MinArea; n += 2 {
+		every = append(every, n)
+	}
+	e := NewExact()
+	e.SetSpec(Spec{Revision: 1, Limit: MinArea})
+	for _, n := range every {
+		e.Add(n)
+	}
+	chosen, ok := e.Choose(MinArea/2, true, 7, 5)
+	if !ok || len(chosen.Areas) != 1 {
+		t.Fatalf("%+v", chosen)
+	}
+	for what, h := range map[string]Held{"direct": take(t, read(0, MinArea, every), 100, true), "offered": chosen} {
+		names := map[int]bool{}
+		for _, b := range h.Blocks {
+			if names[b.Name] = true; b.Area != 0 || len(b.Runs) > MaxRuns {
+				t.Errorf("%s: %+v", what, b)
+			}
+		}
+		if len(names) != 2 || len(h.Blocks) != 2 || h.Repeats() {
+			t.Errorf("%s: %d blocks, %v", what, len(h.Blocks), names)
+		}
+	}
+}
+
 // A claim that would need too many compares is not tried.
 func TestTooManyComparesAreNotTried(t *testing.T) {
 	var every []int

@@ -111,7 +111,7 @@ func TestOffersAreReadAsWritten(t *testing.T) {
 			h.Spec, h.Areas = 5, []slots.Area{{Area: 1, Revision: 9}}
 			taken[name], o.Take[name] = h, TakeOf(h)
 		}
-		list := []Offer{o, {Demand: o.Demand, Refused: "pool 'db' is deleted"}}
+		list := []Offer{o, {Demand: o.Demand, Refused: true}}
 		got, err := DecodeOffers("k", EncodeOffers(list))
 		if diff := cmp.Diff(list, got); diff != "" || err != nil {
 			t.Fatalf("%v (-written +read):\n%s", err, diff)
@@ -130,7 +130,7 @@ func TestWhatCannotBeOffersIsRefused(t *testing.T) {
 	one := func(take Take) []Offer { return []Offer{{Demand: of, Take: map[string]Take{"db": take}}} }
 	for want, list := range map[string][]Offer{
 		"1 to 32":            {},
-		"demand must name":   {{Refused: "x"}},
+		"demand must name":   {{Refused: true}},
 		"either take slots":  {{Demand: of}},
 		"name pools":         {{Demand: of, Take: map[string]Take{"": {}}}},
 		"it must take slots": one(Take{Spec: 1}),
@@ -139,6 +139,7 @@ func TestWhatCannotBeOffersIsRefused(t *testing.T) {
 		"out of range":       one(Take{Blocks: []Block{{Area: 50}}, Spec: 1}),
 		"count must be":      one(Take{Blocks: []Block{{}}, Spec: 1}),
 		"areas":              one(Take{Numbers: []int{1}, Spec: 1, Areas: [][2]int64{{0, 0}}}),
+		"areas: [-1 4]":      one(Take{Numbers: []int{1}, Spec: 1, Areas: [][2]int64{{-1, 4}, {0, 4}}}),
 	} {
 		if _, err := DecodeOffers("key-1", EncodeOffers(list)); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "key-1") {
 			t.Errorf("%v, want %s", err, want)
@@ -149,7 +150,8 @@ func TestWhatCannotBeOffersIsRefused(t *testing.T) {
 // FuzzDecodeOffers reads values of offers keys. What is read can be taken.
 func FuzzDecodeOffers(f *testing.F) {
 	f.Add(EncodeOffers([]Offer{{Demand: DemandRef{Pool: "db", Created: 1}, Take: map[string]Take{"db": {Numbers: []int{1}, Spec: 1, Areas: [][2]int64{{0, 4}}}}}}))
-	f.Add(EncodeOffers([]Offer{{Demand: DemandRef{Pool: "db", Created: 1}, Refused: "it does not exist"}}))
+	f.Add(EncodeOffers([]Offer{{Demand: DemandRef{Pool: "db", Created: 1}, Take: map[string]Take{"db": {Numbers: []int{1}, Spec: 1, Areas: [][2]int64{{-1, 4}}}}}}))
+	f.Add(EncodeOffers([]Offer{{Demand: DemandRef{Pool: "db", Created: 1}, Refused: true}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		list, err := DecodeOffers("k", data)
 		var corrupt *store.CorruptError

@@ -48,8 +48,8 @@ type Offer struct {
 	Demand DemandRef `json:"demand"`
 	// Take is what the demand may take of each pool, under the compares that it lists.
 	Take map[string]Take `json:"take,omitempty"`
-	// Refused is why the demand is not to wait any longer.
-	Refused string `json:"refused,omitempty"`
+	// Refused is set if a pool that the demand needs does not exist: its owner checks that.
+	Refused bool `json:"refused,omitempty"`
 }
 
 // Take is what may be taken of a pool.
@@ -108,7 +108,7 @@ func (t Take) Held() (slots.Held, error) {
 		h.Blocks = append(h.Blocks, block)
 	}
 	for _, a := range t.Areas {
-		if a[0] < 0 || a[0] >= slots.MaxAreas || a[1] < 1 {
+		if whole := a[0] == slots.WholePool && len(t.Areas) == 1; !whole && (a[0] < 0 || a[0] >= slots.MaxAreas) || a[1] < 1 {
 			return h, fmt.Errorf("areas: %d is not an area that is known at a revision", a)
 		}
 		h.Areas = append(h.Areas, slots.Area{Area: int(a[0]), Revision: a[1]})
@@ -148,7 +148,7 @@ func checkOffers(list []Offer) error {
 		if !o.Demand.valid() {
 			return errors.New("demand must name one")
 		}
-		if (len(o.Take) > 0) == (o.Refused != "") || len(o.Take) > pool.MaxPools {
+		if (len(o.Take) > 0) == o.Refused || len(o.Take) > pool.MaxPools {
 			return errors.New("each must either take slots or refuse them")
 		}
 		for name, t := range o.Take {

@@ -1,0 +1,50 @@
+package engine
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The first schedules are those of a test run. BERTH_SCHEDULES=FROM+N has others run.
+const (
+	schedules     = 200
+	schedulesFrom = "BERTH_SCHEDULES"
+)
+
+// Owners, dispatchers and successions of several instances keep their rules together: no number is held twice and no limit is
+// exceeded, a claim has all of its slots or none, takes what it was offered or nobody waits for, and keeps its place; only who has
+// the role offers, and nobody takes that from one that is well; and when nothing goes wrong any longer, each claim that fits is
+// served, and nothing is left behind.
+func TestBothMachinesKeepTheirRulesTogether(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long, and has no second goroutine")
+	}
+	t.Parallel()
+	from, n := uint64(0), uint64(schedules)
+	if a, b, ok := strings.Cut(os.Getenv(schedulesFrom), "+"); ok {
+		from, _ = strconv.ParseUint(a, 10, 64)
+		n, _ = strconv.ParseUint(b, 10, 64)
+	}
+	seen := map[string]int{}
+	for seed := from; seed < from+n; seed++ {
+		w := schedule(seed, fault{})
+		if len(w.errs) > 0 {
+			t.Errorf("schedule %d: %s%s", seed, strings.Join(w.errs[:min(3, len(w.errs))], "\n"), w.dump())
+			return
+		}
+		for what, n := range w.seen {
+			seen[what] += n
+		}
+	}
+	t.Log(seen)
+	for _, what := range []string{
+		"adopted", "by an advance offer", "by an offer", "by an offer in memory", "by itself", "direct", "forced", "passing", "restarts",
+		"silent", "sleeps", "blocks", "of a whole pool",
+	} {
+		if from == 0 && seen[what] == 0 {
+			t.Errorf("no schedule has %s", what)
+		}
+	}
+}
