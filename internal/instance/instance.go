@@ -297,5 +297,10 @@ func (c *Client) start(ctx context.Context) error {
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Kind: kindOf(o.Role),
 		Leases: c.keeper, WaiterLeases: c.waiters, PollInterval: o.PollInterval, Logger: o.Logger,
 	})
+	if o.Registerer != nil {
+		if err := o.Registerer.Register(c.engine); err != nil {
+			return problem.New(problem.Internal, "metrics: %w", err)
+		}
+	}
 	return c.startParts(ctx, token)
 }
