@@ -36,6 +36,9 @@ func newClaimer(cfg Config) *claimer {
 		Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance, Kind: wire.Coordinator,
 		Leases: c.leases, WaiterLeases: c.presence, PollInterval: cfg.TickInterval, Logger: cfg.Logger,
 	})
+	if cfg.Registerer != nil {
+		cfg.Registerer.MustRegister(c.engine)
+	}
 	return c
 }
 

@@ -143,9 +143,9 @@ func (h *History) event(ev *mvccpb.Event) {
 	case !strings.HasPrefix(key, h.keys.Pools()):
 		return // hosts, guards: none of a judge's business
 	}
-	k, err := h.keys.ParsePoolKey(key)
+	k, err := parsePoolKey(h.keys, key)
 	if h.ignored[key] {
-		if k.Kind == store.SpecKey {
+		if k.Kind == specKey {
 			_ = h.spec(h.pool(k.Pool), put, ev.Kv.Value)
 		}
 		return
@@ -155,16 +155,16 @@ func (h *History) event(ev *mvccpb.Event) {
 		return
 	}
 	switch k.Kind {
-	case store.SpecKey:
+	case specKey:
 		err = h.spec(h.pool(k.Pool), put, ev.Kv.Value)
-	case store.SlotKey:
+	case slotKey:
 		old := h.removeSlot(key)
 		if put {
 			err = h.putSlot(k.Pool, ev.Kv, old)
 		} else {
 			h.queue.ended = append(h.queue.ended, key)
 		}
-	case store.WaiterKey:
+	case waiterKey:
 		err = h.waiter(k, put, ev.Kv)
 	default:
 		err = h.queueKey(k, put, ev.Kv)
@@ -172,7 +172,7 @@ func (h *History) event(ev *mvccpb.Event) {
 	if err != nil {
 		h.violate(Readable, "%s: %v", key, err)
 	}
-	if put && k.Kind != store.SpecKey && k.Kind != store.QueuedKey && ev.Kv.Lease == 0 {
+	if put && k.Kind != specKey && k.Kind != queuedKey && ev.Kv.Lease == 0 {
 		h.violate(Leased, "%s hangs on no lease", key)
 	}
 }
@@ -246,7 +246,7 @@ func (h *History) putSlot(name string, kv *mvccpb.KeyValue, old *slot) error {
 	return nil
 }
 
-func (h *History) waiter(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
+func (h *History) waiter(k poolKey, put bool, kv *mvccpb.KeyValue) error {
 	claim, err := claimOf(k.Order)
 	if err != nil {
 		return err

@@ -134,11 +134,11 @@ func (h *History) dispatch(pool string) *dispatch {
 }
 
 // queueKey takes an event of a wait queue that is no waiter's.
-func (h *History) queueKey(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
+func (h *History) queueKey(k poolKey, put bool, kv *mvccpb.KeyValue) error {
 	switch k.Kind {
-	case store.DispatcherKey:
+	case dispatcherKey:
 		return h.dispatcher(h.dispatch(k.Pool), put, kv)
-	case store.NoticeKey:
+	case noticeKey:
 		return h.notice(k, put, kv)
 	}
 	d := h.dispatch(k.Pool)
@@ -174,7 +174,7 @@ func (h *History) dispatcher(d *dispatch, put bool, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-func (h *History) notice(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
+func (h *History) notice(k poolKey, put bool, kv *mvccpb.KeyValue) error {
 	of, claim := instanceID{k.Host, k.Instance}, k.Claim
 	all := h.queue.notices[of]
 	if all == nil {

@@ -304,8 +304,8 @@ func TestARoleIsRefusedWhatIsOfOthers(t *testing.T) {
 			keys.Revocation(host, "c"),
 		}
 	}
-	slots := []string{keys.Slot("a", 0, 0), keys.Waiter("a", "o")}
-	specs := []string{keys.Spec("a"), keys.Slot("b", 0, 0), keys.Waiter("b", "o"), keys.Limits()}
+	slots := []string{oldSlotOf(keys, "a", 0, 0), oldWaiterOf(keys, "a", "o")}
+	specs := []string{keys.Spec("a"), oldSlotOf(keys, "b", 0, 0), oldWaiterOf(keys, "b", "o"), keys.Limits()}
 	runs := []string{keys.Run("r")}
 	steps := []string{keys.Step(id), keys.Graph("r"), keys.Ready("default") + "o", keys.Canceled("r"), keys.Log(id), keys.Event("r", "e")}
 	rest := []string{keys.Coordinator(7), keys.SourcePoll("b"), keys.Worker("b", "x"), keys.Action("x")}

@@ -110,5 +110,5 @@ func keyOf(keys store.Keys, listed string) (string, error) {
 	}
 	group, errG := strconv.Atoi(parts[1])
 	index, errI := strconv.Atoi(parts[2])
-	return keys.Slot(parts[0], group, index), errors.Join(errG, errI)
+	return oldSlotOf(keys, parts[0], group, index), errors.Join(errG, errI)
 }

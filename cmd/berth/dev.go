@@ -157,7 +157,7 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 		return err
 	}
 	cfg.Policy.Open = devOpen(s)
-	cfg.Options.StateDir = filepath.Join(s.DataDir, stateFolder)
+	cfg.Options.StateDir, cfg.Options.Kind = filepath.Join(s.DataDir, stateFolder), instance.Server
 	endTracing, err := traceSidecar(ctx, s, &cfg)
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/cluster"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed"
@@ -67,7 +68,7 @@ func serveServer(r *request) error {
 	if err != nil {
 		return err
 	}
-	cfg.Options.StateDir = filepath.Join(s.DataDir, stateFolder)
+	cfg.Options.StateDir, cfg.Options.Kind = filepath.Join(s.DataDir, stateFolder), instance.Server
 	if cfg.DrainTimeout, err = drainTimeout(r.Duration(drainFlagName)); err != nil {
 		return err
 	}

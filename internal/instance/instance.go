@@ -42,7 +42,6 @@ import (
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/engine"
 	"github.com/berthhq/berth/pool/registry"
-	"github.com/berthhq/berth/pool/wire"
 )
 
 // Defaults of [Options].
@@ -87,6 +86,8 @@ type Options struct {
 	Role, Version string
 	Capacity      int
 	Queues        []string
+	// Kind is that of the process; the default is [Service].
+	Kind Kind
 	// Rights, if not nil, returns the rights that the process needs of etcd on a host beyond
 	// the role of the host. [Open] fails with etcd_denied if the user has not all of them.
 	Rights func(k store.Keys, host string) []store.Right
@@ -115,6 +116,9 @@ type Options struct {
 func (o *Options) fill() error {
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
+	}
+	if o.Kind == "" {
+		o.Kind = Service
 	}
 	if o.Prefix == "" {
 		o.Prefix = store.DefaultPrefix
@@ -208,7 +212,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 
 // noteDispatch logs that the instance may not dispatch, unless it is too short-lived for that to matter.
 func (c *Client) noteDispatch(ctx context.Context) {
-	if kindOf(c.opts.Role) == wire.Command {
+	if c.opts.Kind == Command {
 		return
 	}
 	if err := store.Require(ctx, c.backend, c.keys.RightsOf(store.DispatcherRole, "")...); errors.Is(err, store.ErrDenied) {
@@ -294,8 +298,13 @@ func (c *Client) start(ctx context.Context) error {
 		OnLost:  func(id store.LeaseID, cause error) { c.engine.LeaseLost(id, cause) },
 	})
 	c.engine = engine.New(engine.Config{
-		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Kind: kindOf(o.Role),
+		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Kind: o.Kind,
 		Leases: c.keeper, WaiterLeases: c.waiters, PollInterval: o.PollInterval, Logger: o.Logger,
 	})
+	if o.Registerer != nil {
+		if err := o.Registerer.Register(c.engine); err != nil {
+			return problem.New(problem.Internal, "metrics: %w", err)
+		}
+	}
 	return c.startParts(ctx, token)
 }

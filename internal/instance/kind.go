@@ -2,13 +2,12 @@ package instance
 
 import "github.com/berthhq/berth/pool/wire"
 
-// kinds are those of processes, by what their instances do. Others are services.
-var kinds = map[string]wire.Kind{"exec": wire.Command}
+// Kind is a kind of process. Where no coordinator leads, a process dispatches before those of earlier kinds.
+type Kind = wire.Kind
 
-// kindOf returns the kind of a process with an instance of a role.
-func kindOf(role string) wire.Kind {
-	if k, ok := kinds[role]; ok {
-		return k
-	}
-	return wire.Service
-}
+// The kinds: processes that end with a command, those that stay, and those that run etcd too.
+const (
+	Command = wire.Command
+	Service = wire.Service
+	Server  = wire.Server
+)

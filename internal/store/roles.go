@@ -78,7 +78,7 @@ var RoleKinds = []RoleKind{
 			for _, prefix := range []string{k.Hosts(), k.LeasesAll(), k.GuardsAll(), k.ActiveAll(), k.RevocationsAll(), k.OffersAll()} {
 				writes = append(writes, below(prefix, host))
 			}
-			return append(prefixes(k.Pools(), k.PendingAll(), k.DispatcherKeys()), oneKey(k.Layout())), append(writes, Prefix(k.IDs()))
+			return append(prefixes(k.Pools(), k.PendingAll(), k.Dispatcher()), oneKey(k.Layout())), append(writes, Prefix(k.IDs()))
 		},
 	},
 	{
@@ -93,7 +93,7 @@ var RoleKinds = []RoleKind{
 	{
 		Kind: DispatcherRole, For: "hosts that may dispatch the claims of all hosts while no coordinator runs",
 		rights: func(k Keys, _ string) (reads, writes []KeyRange) {
-			return []KeyRange{k.DispatcherRange()}, prefixes(k.OffersAll(), k.PendingAll(), k.DispatcherKeys())
+			return []KeyRange{k.DispatcherRange()}, prefixes(k.OffersAll(), k.PendingAll(), k.Dispatcher())
 		},
 	},
 	{
@@ -124,7 +124,7 @@ var RoleKinds = []RoleKind{
 		Kind: CoordinatorRole, Of: "HOST", Every: true, For: "a coordinator on the host, also one within a sidecar",
 		rights: func(k Keys, host string) (reads, writes []KeyRange) {
 			return prefixes(k.Prefix()), append([]KeyRange{below(k.Hosts(), host)}, prefixes(
-				k.GuardsAll(), k.Coordinators(), k.Pools(), k.PendingAll(), k.IDs(), k.OffersAll(), k.DispatcherKeys(), k.RevocationsAll(),
+				k.GuardsAll(), k.Coordinators(), k.Pools(), k.PendingAll(), k.IDs(), k.OffersAll(), k.Dispatcher(), k.RevocationsAll(),
 				k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(), k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll())...)
 		},
 	},

@@ -47,7 +47,7 @@ func (l *loop) own() list.Own {
 		o.Waiting = append(o.Waiting, list.OwnDemand(w))
 	}
 	for _, e := range l.requests.early() {
-		o.Waiting = append(o.Waiting, list.OwnDemand(wants(e.request, e.came)))
+		o.Waiting = append(o.Waiting, list.OwnDemand(wants(e.request, l.e.start.Add(e.asked))))
 	}
 	return o
 }
@@ -60,7 +60,7 @@ func (r *requests) early() (all []*entry) {
 			all = append(all, e)
 		}
 	}
-	slices.SortFunc(all, func(a, b *entry) int { return a.came.Compare(b.came) })
+	slices.SortFunc(all, func(a, b *entry) int { return cmp.Compare(a.asked, b.asked) })
 	return all
 }
 

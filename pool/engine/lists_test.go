@@ -42,13 +42,14 @@ func claim(t *testing.T, e *Engine, r *pool.Request) *pool.Claim {
 	return c
 }
 
-// waits asks for a claim that has to wait, and returns when its instance lists it. What it returns has the request end and
-// waits for that.
+// isPut reports whether a claim waits in etcd.
 func isPut(e *entry) bool {
 	w, ok := e.claim.Waits()
 	return ok && w.Created > 0
 }
 
+// waits asks for a claim that has to wait, and returns when it waits in etcd. What it returns has the request end and
+// waits for that.
 func waits(t *testing.T, e *Engine, r *pool.Request) (leave func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

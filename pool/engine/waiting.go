@@ -117,8 +117,8 @@ func knownReason(short []string, why owner.Why) string {
 		return fmt.Sprintf("pool '%s' full", short[0])
 	case why == owner.Full:
 		return "pools full: '" + strings.Join(short, "', '") + "'"
-	case why == owner.Closed:
-		return fmt.Sprintf("pool '%s' is paused or closed", short[0])
+	case why == owner.Paused, why == owner.Closed:
+		return fmt.Sprintf("pool '%s' is %s", short[0], why)
 	}
 	return "waiting its turn"
 }

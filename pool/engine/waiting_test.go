@@ -115,7 +115,8 @@ func TestKnownReasons(t *testing.T) {
 	}{
 		{owner.Full, []string{"a"}, "pool 'a' full"},
 		{owner.Full, []string{"a", "b"}, "pools full: 'a', 'b'"},
-		{owner.Closed, []string{"a"}, "pool 'a' is paused or closed"},
+		{owner.Closed, []string{"a"}, "pool 'a' is closed"},
+		{owner.Paused, []string{"a"}, "pool 'a' is paused"},
 		{owner.Pending, []string{"a"}, "waiting its turn"},
 		{owner.Full, nil, "waiting its turn"},
 	} {

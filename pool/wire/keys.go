@@ -28,7 +28,7 @@ const (
 func (k Keys) Number(pool string, number int) string {
 	b := make([]byte, 0, len(k.Pools())+len(pool)+len(slotsPart)+numberWidth)
 	b = append(append(append(b, k.Pools()...), pool...), slotsPart...)
-	return string(appendPadded(b, number, numberWidth))
+	return string(store.AppendPadded(b, number, numberWidth))
 }
 
 // Numbers returns the range of the slot keys of a run of numbers.
@@ -45,7 +45,7 @@ func (k Keys) Blocks(pool string) string { return k.Slots(pool) + blocksPart }
 
 // Area is the prefix of the blocks of an area.
 func (k Keys) Area(pool string, area int) string {
-	return string(append(appendPadded([]byte(k.Blocks(pool)), area, areaWidth), '/'))
+	return string(append(store.AppendPadded([]byte(k.Blocks(pool)), area, areaWidth), '/'))
 }
 
 // Block is the key of a block.
@@ -71,7 +71,7 @@ func (k Keys) DemandKey(key string) (d DemandKey, err error) {
 	d.Host, rest, _ = strings.Cut(rest, "/")
 	var name string
 	d.Instance, name, _ = strings.Cut(rest, "/")
-	d.Name, err = parsePadded(name, 1, maxName)
+	d.Name, err = store.ParsePadded(name, 1, maxName)
 	named := isPool(pool) && isPool(d.Host) && isPool(d.Instance)
 	if !ok || !more || err != nil || !named {
 		return DemandKey{}, fmt.Errorf("key %q is not one of demands", key)
@@ -80,10 +80,10 @@ func (k Keys) DemandKey(key string) (d DemandKey, err error) {
 }
 
 // Role is the key of the instance that dispatches.
-func (k Keys) Role() string { return k.DispatcherKeys() + "role" }
+func (k Keys) Role() string { return k.Dispatcher() + "role" }
 
 // Mark is the key of the dispatcher's sign of life.
-func (k Keys) Mark() string { return k.DispatcherKeys() + "mark" }
+func (k Keys) Mark() string { return k.Dispatcher() + "mark" }
 
 // Ref returns what a slot key or a block of any pool refers to. It is an error for other keys.
 func (k Keys) Ref(key string) (Ref, error) {
@@ -95,33 +95,14 @@ func (k Keys) Ref(key string) (Ref, error) {
 	var err error
 	if block, is := strings.CutPrefix(rest, blocksPart); is {
 		area, name, _ := strings.Cut(block, "/")
-		if r.Area, err = parsePadded(area, areaWidth, slots.MaxAreas); err == nil {
-			r.Number, err = parsePadded(name, 1, maxName)
+		if r.Area, err = store.ParsePadded(area, areaWidth, slots.MaxAreas); err == nil {
+			r.Number, err = store.ParsePadded(name, 1, maxName)
 		}
 	} else {
-		r.Number, err = parsePadded(rest, numberWidth, slots.MaxNumbersOfPool)
+		r.Number, err = store.ParsePadded(rest, numberWidth, slots.MaxNumbersOfPool)
 	}
 	if err != nil || !isPool(pool) {
 		return Ref{}, fmt.Errorf("key %q is not one of a slot", key)
 	}
 	return r, nil
-}
-
-// appendPadded appends a number with at least width digits.
-func appendPadded(b []byte, n, width int) []byte {
-	for most := 10; width > 1; width, most = width-1, most*10 {
-		if n < most {
-			b = append(b, '0')
-		}
-	}
-	return strconv.AppendInt(b, int64(n), 10)
-}
-
-// parsePadded reads what appendPadded has written, below a bound, and no other spelling: no two keys refer to the same.
-func parsePadded(s string, width, bound int) (int, error) {
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 0 || n >= bound || string(appendPadded(nil, n, width)) != s {
-		return 0, fmt.Errorf("%q is not a number below %d with at least %d digits", s, bound, width)
-	}
-	return n, nil
 }

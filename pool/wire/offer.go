@@ -201,7 +201,7 @@ func (k Keys) OfferKey(key string) (o OfferKey, err error) {
 	} else if name == passedName {
 		o.Name = -1
 	} else {
-		o.Name, err = parsePadded(name, 1, maxName)
+		o.Name, err = store.ParsePadded(name, 1, maxName)
 	}
 	if !ok || err != nil || !isPool(o.Host) || !isPool(o.Instance) {
 		return OfferKey{}, fmt.Errorf("key %q is not one of offers", key)
