@@ -304,9 +304,7 @@ func claimWhyText(out *page, w inspect.Why) {
 		{"position", strconv.Itoa(w.Reason.Position) + " of " + strconv.Itoa(w.Reason.Waiting)},
 		{"priority", strconv.Itoa(w.Claim.Priority)},
 	}
-	if d := inspect.DispatcherText(w.Reason.Dispatcher); d != "" {
-		rows = append(rows, []string{"dispatcher", d})
-	}
+	rows = append(rows, []string{"dispatcher", inspect.DispatcherText(w.Reason.Dispatcher)})
 	out.columns(rows)
 	holdersInTheWay(out, w.Reason.Holders)
 }

@@ -93,7 +93,7 @@ func clusterUsers(r *request) error {
 }
 
 // usersOf reads NAME=ROLE,ROLE of each user.
-func usersOf(keys store.Keys, args []string, passwords bool) (users []cluster.User, roles []store.Role, err error) {
+func usersOf(keys store.Keys, args []string, passwords bool) (users []cluster.User, roles []cluster.Role, err error) {
 	for _, arg := range args {
 		name, list, ok := strings.Cut(arg, "=")
 		if !ok || name == "" || list == "" || strings.ContainsAny(name, "/\x00") {
@@ -119,17 +119,21 @@ func usersOf(keys store.Keys, args []string, passwords bool) (users []cluster.Us
 }
 
 // addRole adds a role, or its rights if it is there: a source can run on several hosts.
-func addRole(roles []store.Role, r store.Role) []store.Role {
+func addRole(roles []cluster.Role, r store.Role) []cluster.Role {
 	if r.Name == store.RootRole {
 		return roles
 	}
-	for i := range roles {
-		if roles[i].Name == r.Name {
-			roles[i].Reads, roles[i].Writes = append(roles[i].Reads, r.Reads...), append(roles[i].Writes, r.Writes...)
-			return roles
-		}
+	at := slices.IndexFunc(roles, func(is cluster.Role) bool { return is.Name == r.Name })
+	if at < 0 {
+		roles, at = append(roles, cluster.Role{Name: r.Name}), len(roles)
 	}
-	return append(roles, r)
+	for _, keys := range r.Reads {
+		roles[at].Reads = append(roles[at].Reads, cluster.KeyRange(keys))
+	}
+	for _, keys := range r.Writes {
+		roles[at].Writes = append(roles[at].Writes, cluster.KeyRange(keys))
+	}
+	return roles
 }
 
 // writePasswords writes the passwords of new users.

@@ -105,8 +105,8 @@ func poolText(out *page, p inspect.Pool) {
 			[]string{"reserve", pool.ReserveText(time.Duration(p.ReserveAfter))})
 	}
 	rows = append(rows, []string{"claimed", strconv.Itoa(p.Claimed)}, []string{"waiting", strconv.Itoa(p.Waiting)})
-	if d := inspect.DispatcherText(p.Dispatcher); d != "" {
-		rows = append(rows, []string{"dispatcher", d})
+	if p.Waiting > 0 {
+		rows = append(rows, []string{"dispatcher", inspect.DispatcherText(p.Dispatcher)})
 	}
 	out.columns(rows)
 }

@@ -14,12 +14,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
 )
 
 // rootName is the name of the user and of the role of etcd that may do everything. Etcd turns
 // authentication on only if the user exists and has the role.
 const rootName = "root"
+
+// KeyRange is a range of keys as etcd has it: without an end, it is one key.
+type KeyRange struct{ Key, End string }
+
+// Role is a role of etcd: what it may read, and read and write.
+type Role struct {
+	Name          string
+	Reads, Writes []KeyRange
+}
 
 // User is a user to be.
 type User struct {
@@ -117,7 +125,7 @@ func (u *Users) admin(name string) bool {
 
 // SetUsers gives users exactly their roles, and the roles exactly their rights. It creates what is
 // missing, and leaves other users and roles as they are. To repeat it changes nothing.
-func (c *Client) SetUsers(ctx context.Context, users []User, roles []store.Role) (*Users, error) {
+func (c *Client) SetUsers(ctx context.Context, users []User, roles []Role) (*Users, error) {
 	u, err := c.Users(ctx)
 	if err != nil {
 		return nil, err
@@ -143,12 +151,12 @@ func (c *Client) SetUsers(ctx context.Context, users []User, roles []store.Role)
 
 // permission is a right of a role.
 type permission struct {
-	store.KeyRange
+	KeyRange
 	kind authpb.Permission_Type
 }
 
 // permissions returns the rights of a role. Those to write a range include those to read it.
-func permissions(r store.Role) map[permission]bool {
+func permissions(r Role) map[permission]bool {
 	all := map[permission]bool{}
 	for _, keys := range r.Reads {
 		all[permission{keys, authpb.READ}] = true
@@ -161,7 +169,7 @@ func permissions(r store.Role) map[permission]bool {
 }
 
 // setRole creates a role, or grants and revokes what it lacks and has too much.
-func (c *Client) setRole(ctx context.Context, r store.Role) (change string, err error) {
+func (c *Client) setRole(ctx context.Context, r Role) (change string, err error) {
 	err = c.within(ctx, func(ctx context.Context) error {
 		got, err := c.etcd.RoleGet(ctx, r.Name)
 		if errors.Is(err, rpctypes.ErrRoleNotFound) {
@@ -176,7 +184,7 @@ func (c *Client) setRole(ctx context.Context, r store.Role) (change string, err 
 		}
 		want := permissions(r)
 		for _, p := range got.Perm {
-			has := permission{store.KeyRange{Key: string(p.Key), End: string(p.RangeEnd)}, p.PermType}
+			has := permission{KeyRange{Key: string(p.Key), End: string(p.RangeEnd)}, p.PermType}
 			if want[has] {
 				delete(want, has)
 				continue

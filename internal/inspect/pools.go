@@ -39,11 +39,10 @@ func PoolOf(s pool.Status) Pool {
 	}
 }
 
-// DispatcherText says which instance, as HOST/INSTANCE, grants the waiting claims of a pool.
-// It is empty if there is none.
+// DispatcherText says which instance, as HOST/INSTANCE, grants the waiting claims of a pool, or that there is none.
 func DispatcherText(dispatcher string) string {
 	if dispatcher == "" {
-		return ""
+		return "none: " + servedAlone
 	}
 	return dispatcher + " grants the waiting claims"
 }

@@ -45,7 +45,7 @@ func withRoles(t *testing.T, users map[string]string) *guarded {
 		t.Fatal(err)
 	}
 	all := []cluster.User{{Name: "root", Roles: []string{store.RootRole}, Password: true}}
-	var roles []store.Role
+	var roles []cluster.Role
 	for name, texts := range users {
 		u := cluster.User{Name: name, Password: true}
 		for text := range strings.SplitSeq(texts, ",") {
@@ -53,7 +53,14 @@ func withRoles(t *testing.T, users map[string]string) *guarded {
 			if err != nil {
 				t.Fatal(err)
 			}
-			u.Roles, roles = append(u.Roles, role.Name), append(roles, role)
+			of := cluster.Role{Name: role.Name}
+			for _, keys := range role.Reads {
+				of.Reads = append(of.Reads, cluster.KeyRange(keys))
+			}
+			for _, keys := range role.Writes {
+				of.Writes = append(of.Writes, cluster.KeyRange(keys))
+			}
+			u.Roles, roles = append(u.Roles, role.Name), append(roles, of)
 		}
 		all = append(all, u)
 	}

@@ -36,6 +36,7 @@ func TestThePageOfHostsShowsWhoIsThere(t *testing.T) {
 	page := d.until("/hosts", "all are seen", func(p *document) bool {
 		return p.id("worker-two/worker") != nil && p.id("other-three/p1") != nil && p.id("sidecar-one/sidecar") != nil
 	})
+	page.says("There is none: no claim waits for an offer.")
 	page.says("There is no leader.", "No run is admitted", "3 hosts", "3 instances present", "0 / 4 step instances on workers")
 	if page.id("no-leader") == nil || page.id("versions") != nil || page.id("candidates") != nil {
 		t.Error("a fleet without a leader, of one version, is not shown as one")

@@ -96,8 +96,13 @@ type poolCard struct {
 // Unlimited reports whether the pool has no limit.
 func (c poolCard) Unlimited() bool { return c.Limit == pool.Unlimited }
 
-// Dispatches says which instance grants the waiting claims.
-func (c poolCard) Dispatches() string { return inspect.DispatcherText(c.Dispatcher) }
+// Dispatches says which instance grants the waiting claims; empty without any.
+func (c poolCard) Dispatches() string {
+	if c.Waiting == 0 {
+		return ""
+	}
+	return inspect.DispatcherText(c.Dispatcher)
+}
 
 // Closed reports whether the pool grants nothing because of its limit.
 func (c poolCard) Closed() bool { return c.Limit == pool.Closed && !c.Deleted && c.Problem == "" }
