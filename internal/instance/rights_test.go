@@ -235,7 +235,7 @@ func TestClaimsOfHostsWithUsersOfTheirOwn(t *testing.T) {
 			held := claimed(t, one, instance.Slots{"db": 1, "gpu": 4000})
 			next := g.waits(two, "next", instance.Slots{"db": 1, "gpu": 2000})
 			if tc.dispatches != "" {
-				until(t, "somebody dispatches", func() bool { return g.role() == tc.dispatches })
+				until(t, "that one dispatches", func() bool { return g.role() == tc.dispatches })
 			}
 			last := g.asks(one, "last", instance.Slots{"db": 1})
 			g.release(held)
@@ -258,7 +258,7 @@ func TestClaimsOfHostsWithUsersOfTheirOwn(t *testing.T) {
 				t.Errorf("%s dispatches", got)
 			}
 
-			// An operator takes a claim back by force, and deletes a pool that others wait for.
+			// An operator revokes a claim by force, and deletes a pool that others wait for.
 			forced := claimed(t, one, instance.Slots{"db": 1}, instance.WithID("forced"))
 			refused := g.waits(two, "refused", instance.Slots{"db": 1})
 			a := g.operator("operator")
