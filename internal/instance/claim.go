@@ -74,11 +74,11 @@ func WithLabels(labels map[string]string) ClaimOption {
 // caller's own, and [Claim.Bind] returns it after a restart.
 func WithBind(bind string) ClaimOption { return func(r *pool.Request) { r.Holder.Bind = bind } }
 
-// WithSole makes the claim wait only while no claim of any instance with the same run,
-// step and bind waits. The claim takes the position in the queue of one that has waited
-// since that revision.
-func WithSole(since int64) ClaimOption {
-	return func(r *pool.Request) { r.Sole, r.Since = true, since }
+// WithSole makes the claim one of several for the same run, step and bind, which are one
+// waiter. It has the position in the queue of one that has waited since that revision. One
+// that helps waits only while no other instance has one of them wait.
+func WithSole(since int64, helps bool) ClaimOption {
+	return func(r *pool.Request) { r.Sole, r.Since, r.Helps = true, since, helps }
 }
 
 // WithPlace makes the grant wait for a free execution place: see [pool.Place].

@@ -109,7 +109,7 @@ func (x *Executors) takePlain(ctx context.Context, of *step.Published, p pending
 func (x *Executors) takeWith(ctx context.Context, of *step.Published, by run.Executor, slots map[string]int, ttl time.Duration, w Waiter, begun time.Time) (*Executor, error) {
 	opts := []instance.ClaimOption{
 		instance.WithOwnID(w.ID), instance.WithPriority(of.Priority), instance.WithRun(of.Run, of.ID().Text()), instance.WithBind(run.BindStep),
-		instance.WithSole(of.Revision), instance.WithClaimedBy(by.By),
+		instance.WithSole(of.Revision, false), instance.WithClaimedBy(by.By),
 	}
 	if w.Wait != nil {
 		opts = append(opts, instance.WithWait(*w.Wait))

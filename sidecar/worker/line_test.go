@@ -101,7 +101,7 @@ func (y *yard) waiter(name string) (host string) {
 }
 
 // An instance for which two workers have a place has the waiter of one. It is the other's
-// when the first drains, and so is the instance.
+// when the first drains, and so is the instance. That it waits is one event.
 func TestAWorkerThatDrainsLeavesItsWaitersToOthers(t *testing.T) {
 	y, s := newYard(t), newStage()
 	y.pool("db", 0)
@@ -124,6 +124,20 @@ func TestAWorkerThatDrainsLeavesItsWaitersToOthers(t *testing.T) {
 	eventually(t, "no claim waits", func() bool { return len(y.line("db")) == 0 })
 	s.end("r/m/000000", succeeded)
 	y.is("r", run.Succeeded)
+	var waits []string
+	eventually(t, "it is reported which slots it had", func() bool {
+		waits = nil
+		had := false
+		for _, e := range y.events("r") {
+			if had = had || e.Type == run.StepSlotReleased; e.Type == run.StepSlotWaiting {
+				waits = append(waits, e.Reason)
+			}
+		}
+		return had
+	})
+	if len(waits) != 1 {
+		t.Errorf("reported that it waits: %q", waits)
+	}
 }
 
 // So it is when the first has no place left.
