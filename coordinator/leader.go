@@ -43,7 +43,8 @@ type leader struct {
 	revoker              *claimRevoker
 	deleter              *stepDeleter
 	tasks                *taskDeleter
-	pools                *bridge            // nil until a run needs pools
+	claimer              *claimer
+	pools                *pools             // nil until a run needs some
 	spawn                func(func() error) // ends with the term
 
 	troubled   bool  // the last tick failed, which was logged
@@ -63,11 +64,11 @@ type leader struct {
 	swept    time.Time // when runs to delete were last searched
 }
 
-func newLeader(cfg Config, m *metrics, journal *run.Journal, term election.Candidate) *leader {
+func newLeader(cfg Config, m *metrics, journal *run.Journal, c *claimer, term election.Candidate) *leader {
 	m.estimates.reset()
 	l := &leader{
 		cfg: cfg, metrics: m, state: newState(cfg.Keys), me: run.Candidate{Candidate: term},
-		journal:    journal,
+		journal: journal, claimer: c,
 		fence:      election.NewFence(cfg.Keys.Coordinators(), term),
 		unresolved: true, // of an earlier term on the same lease
 
@@ -217,7 +218,7 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 	}
 	l.dirty = false
 	if l.pools == nil && (l.state.queue.gated > 0 || len(l.state.kept) > 0) {
-		l.pools = newBridge(l.cfg)
+		l.pools = newPools(l.claimer)
 		l.spawn(func() error { return l.pools.run(ctx) })
 	}
 	l.revoker.add(l.state.revoke)

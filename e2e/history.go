@@ -44,14 +44,6 @@ type slot struct {
 	lease int64
 }
 
-// fence is the fencing token of the holder that the slot shows, as far as its key has it.
-func (s *slot) fence() store.Fence {
-	if s.main != nil && s.main.Fence > 0 {
-		return s.main.Fence
-	}
-	return store.FenceAt(s.rev)
-}
-
 // poolState is what the watch has delivered of one pool.
 type poolState struct {
 	known, paused bool
@@ -93,7 +85,6 @@ type History struct {
 
 	// What the revision at hand has touched.
 	claims, grown, lined map[string]bool
-	regranted            map[string]bool // claims that have retained slots
 }
 
 // NewHistory returns a history of the keys that is empty, as before the first
@@ -131,7 +122,7 @@ func (h *History) revision(rev int64, events []*mvccpb.Event) {
 		h.violate(Ordered, "it came after revision %d", h.rev)
 	}
 	h.rev = rev
-	h.claims, h.grown, h.lined, h.regranted = map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
+	h.claims, h.grown, h.lined = map[string]bool{}, map[string]bool{}, map[string]bool{}
 	h.queue.beginRevision()
 	for _, ev := range events {
 		h.event(ev)
@@ -152,9 +143,9 @@ func (h *History) event(ev *mvccpb.Event) {
 	case !strings.HasPrefix(key, h.keys.Pools()):
 		return // hosts, guards: none of a judge's business
 	}
-	k, err := h.keys.ParsePoolKey(key)
+	k, err := parsePoolKey(h.keys, key)
 	if h.ignored[key] {
-		if k.Kind == store.SpecKey {
+		if k.Kind == specKey {
 			_ = h.spec(h.pool(k.Pool), put, ev.Kv.Value)
 		}
 		return
@@ -164,16 +155,16 @@ func (h *History) event(ev *mvccpb.Event) {
 		return
 	}
 	switch k.Kind {
-	case store.SpecKey:
+	case specKey:
 		err = h.spec(h.pool(k.Pool), put, ev.Kv.Value)
-	case store.SlotKey:
+	case slotKey:
 		old := h.removeSlot(key)
 		if put {
 			err = h.putSlot(k.Pool, ev.Kv, old)
 		} else {
 			h.queue.ended = append(h.queue.ended, key)
 		}
-	case store.WaiterKey:
+	case waiterKey:
 		err = h.waiter(k, put, ev.Kv)
 	default:
 		err = h.queueKey(k, put, ev.Kv)
@@ -181,7 +172,7 @@ func (h *History) event(ev *mvccpb.Event) {
 	if err != nil {
 		h.violate(Readable, "%s: %v", key, err)
 	}
-	if put && k.Kind != store.SpecKey && k.Kind != store.QueuedKey && ev.Kv.Lease == 0 {
+	if put && k.Kind != specKey && k.Kind != queuedKey && ev.Kv.Lease == 0 {
 		h.violate(Leased, "%s hangs on no lease", key)
 	}
 }
@@ -226,8 +217,7 @@ func (h *History) removeSlot(key string) *slot {
 }
 
 // putSlot takes a slot that was put in place of an old one, if there was one. A claim that puts
-// its own again, to confirm its grant, adds nothing to the pool, and neither does one that shows
-// that it was granted retained slots.
+// its own again, to confirm its grant, adds nothing to the pool.
 func (h *History) putSlot(name string, kv *mvccpb.KeyValue, old *slot) error {
 	key := string(kv.Key)
 	if last := h.fences[key]; kv.ModRevision <= last {
@@ -250,16 +240,13 @@ func (h *History) putSlot(name string, kv *mvccpb.KeyValue, old *slot) error {
 	h.leaseKeys[kv.Lease]++
 	h.mostKeys = max(h.mostKeys, h.leaseKeys[kv.Lease])
 	h.claims[v.Claim] = true
-	if old != nil && v.Record != nil && old.fence() < v.Record.Fence && v.Record.Fence < store.FenceAt(kv.ModRevision) {
-		h.regranted[v.Claim] = true // between the two puts
-	}
-	if old == nil || old.claim != s.claim && !h.regranted[v.Claim] || old.n < s.n {
+	if old == nil || old.claim != s.claim || old.n < s.n {
 		h.grown[name] = true
 	}
 	return nil
 }
 
-func (h *History) waiter(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
+func (h *History) waiter(k poolKey, put bool, kv *mvccpb.KeyValue) error {
 	claim, err := claimOf(k.Order)
 	if err != nil {
 		return err
@@ -293,9 +280,8 @@ func (h *History) waiter(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
 
 // Granted judges what a holder was granted.
 func (h *History) Granted(claim string, fence store.Fence, slots map[string]int) {
-	again := fence != store.FenceAt(fence.Revision()) // its keys may show another claim
 	for _, x := range h.holds {
-		if (x.Claim == claim || again) && x.From == fence.Revision() && (!again || maps.Equal(x.Pools, slots)) {
+		if x.Claim == claim && store.FenceAt(x.From) == fence {
 			if !maps.Equal(x.Pools, slots) {
 				h.violate(Whole, "claim %s was granted %v, and has %v", claim, slots, x.Pools)
 			}

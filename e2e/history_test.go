@@ -47,22 +47,22 @@ func limit(pool string, n int) *mvccpb.Event {
 
 // claimed is a claim of n slots in one key.
 func claimed(pool string, index int, id string, n int) *mvccpb.Event {
-	return put(keys.Slot(pool, 0, index), 7,
+	return put(oldSlotOf(keys, pool, 0, index), 7,
 		`{"v":1,"n":%d,"claim":%q,"record":{"pools":{%q:%d},"holder":{"host":"h","instance":"i"}}}`, n, id, pool, n)
 }
 
 // both is a claim of a slot in each of the pools a and b.
 func both(id string) []*mvccpb.Event {
 	return []*mvccpb.Event{
-		put(keys.Slot("a", 0, 0), 7, `{"v":1,"n":1,"claim":%q,"record":{"pools":{"a":1,"b":1},"keys":["a/0/0","b/0/0"],"holder":{"host":"h"}}}`, id),
-		put(keys.Slot("b", 0, 0), 7, `{"v":1,"n":1,"claim":%q,"main":"a/0/0"}`, id),
+		put(oldSlotOf(keys, "a", 0, 0), 7, `{"v":1,"n":1,"claim":%q,"record":{"pools":{"a":1,"b":1},"keys":["a/0/0","b/0/0"],"holder":{"host":"h"}}}`, id),
+		put(oldSlotOf(keys, "b", 0, 0), 7, `{"v":1,"n":1,"claim":%q,"main":"a/0/0"}`, id),
 	}
 }
 
 func waits(id string, reserve bool, pools ...string) []*mvccpb.Event {
 	var all []*mvccpb.Event
 	for _, p := range pools {
-		all = append(all, put(keys.Waiter(p, "1000-0000000000000002-"+id+"+0000000a"), 8,
+		all = append(all, put(oldWaiterOf(keys, p, "1000-0000000000000002-"+id+"+0000000a"), 8,
 			`{"v":1,"pools":{"a":1,"b":1},"holder":{"host":"h"},"reserve":%t}`, reserve))
 	}
 	return all
@@ -71,14 +71,14 @@ func waits(id string, reserve bool, pools ...string) []*mvccpb.Event {
 func TestALawfulHistoryIsFoundLawful(t *testing.T) {
 	h := newTape()
 	h.at(limit("a", 2)).at(limit("b", 1))
-	h.at(both("one")...)                                                // 4
-	h.at(claimed("a", 1, "two", 1))                                     // 5
-	h.at(waits("three", false, "a", "b")...)                            // 6
-	h.at(waits("three", true, "a", "b")...)                             // 7
-	h.at(limit("a", 1))                                                 // 8: above its limit now, and nothing added
-	h.at(del(keys.Slot("a", 0, 1)))                                     // 9
-	h.at(append(both("three"), gone("three")...)...)                    // 10: in place
-	h.at(del(keys.Slot("a", 0, 0)), del(keys.Slot("b", 0, 0)), del("")) // 11
+	h.at(both("one")...)                                                            // 4
+	h.at(claimed("a", 1, "two", 1))                                                 // 5
+	h.at(waits("three", false, "a", "b")...)                                        // 6
+	h.at(waits("three", true, "a", "b")...)                                         // 7
+	h.at(limit("a", 1))                                                             // 8: above its limit now, and nothing added
+	h.at(del(oldSlotOf(keys, "a", 0, 1)))                                           // 9
+	h.at(append(both("three"), gone("three")...)...)                                // 10: in place
+	h.at(del(oldSlotOf(keys, "a", 0, 0)), del(oldSlotOf(keys, "b", 0, 0)), del("")) // 11
 	h.at(del(keys.Spec("a")))
 	if v := h.Violations(); len(v) > 0 {
 		t.Errorf("violations: %v", v)
@@ -113,28 +113,9 @@ func TestAClaimThatConfirmsItsGrantAddsNothing(t *testing.T) {
 	}
 }
 
-// A key that is put again shows who was granted its slots since it was put before.
-func TestAClaimThatWasGrantedRetainedSlotsIsShownLater(t *testing.T) {
-	for fence, wrong := range map[store.Fence]bool{
-		store.FenceAt(3) + 1: false, store.FenceAt(4): false, // a regrant, and a step that keeps slots
-		store.FenceAt(2): true, store.FenceAt(6): true,
-	} {
-		shows := func(id string, fence store.Fence) *mvccpb.Event {
-			return put(keys.Slot("a", 0, 0), 7, `{"v":1,"n":2,"claim":%q,"record":{"pools":{"a":2},"holder":{"host":"h","instance":"i"},"fence":%d}}`, id, fence)
-		}
-		h := newTape().at(limit("a", 2)).at(claimed("a", 0, "one", 2)).at(limit("a", 1)).at(put(keys.Queued("a"), 0, `{"v":1}`))
-		if found := len(h.at(shows("two", fence)).Violations()) > 0; found != wrong {
-			t.Errorf("with fencing token %d: %v", fence, h.Violations())
-		}
-		if v := h.at(shows("three", fence+1)).Violations(); !wrong && len(v) > 0 {
-			t.Errorf("after fencing token %d: %v", fence, v)
-		}
-	}
-}
-
 func gone(id string) []*mvccpb.Event {
 	return []*mvccpb.Event{
-		del(keys.Waiter("a", "1000-0000000000000002-"+id+"+0000000a")), del(keys.Waiter("b", "1000-0000000000000002-"+id+"+0000000a")),
+		del(oldWaiterOf(keys, "a", "1000-0000000000000002-"+id+"+0000000a")), del(oldWaiterOf(keys, "b", "1000-0000000000000002-"+id+"+0000000a")),
 	}
 }
 
@@ -161,23 +142,23 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 		}},
 		"one pool of two first":  {Whole, func(h *tape) { h.at(both("one")[0]) }},
 		"one pool of two second": {Whole, func(h *tape) { h.at(both("one")[1]) }},
-		"one pool of two let go": {Whole, func(h *tape) { h.at(both("one")...).at(del(keys.Slot("b", 0, 0))) }},
+		"one pool of two let go": {Whole, func(h *tape) { h.at(both("one")...).at(del(oldSlotOf(keys, "b", 0, 0))) }},
 		"one pool overwritten": {Whole, func(h *tape) {
 			h.at(both("one")...).at(claimed("b", 0, "two", 1))
 		}},
 		"one key put again": {Whole, func(h *tape) { h.at(both("one")...).at(both("one")[1]) }},
 		"two leases":        {Whole, func(h *tape) { h.at(otherLease(both("one"))...) }},
 		"more than claimed": {Whole, func(h *tape) {
-			h.at(put(keys.Slot("a", 0, 0), 7, `{"v":1,"n":2,"claim":"one","record":{"pools":{"a":1}}}`))
+			h.at(put(oldSlotOf(keys, "a", 0, 0), 7, `{"v":1,"n":2,"claim":"one","record":{"pools":{"a":1}}}`))
 		}},
 		"a key not listed": {Whole, func(h *tape) {
-			h.at(append(both("one"), put(keys.Slot("a", 0, 1), 7, `{"v":1,"n":1,"claim":"one","main":"a/0/0"}`))...)
+			h.at(append(both("one"), put(oldSlotOf(keys, "a", 0, 1), 7, `{"v":1,"n":1,"claim":"one","main":"a/0/0"}`))...)
 		}},
 		"no lease":            {Leased, func(h *tape) { h.at(noLease(claimed("a", 0, "one", 1))) }},
 		"a waiter's no lease": {Leased, func(h *tape) { w := waits("one", false, "a", "b"); noLease(w[0]); h.at(w...) }},
 		"an older fence": {Fence, func(h *tape) {
-			h.at(claimed("a", 0, "one", 1)).at(del(keys.Slot("a", 0, 0)))
-			h.fences[keys.Slot("a", 0, 0)] = 99
+			h.at(claimed("a", 0, "one", 1)).at(del(oldSlotOf(keys, "a", 0, 0)))
+			h.fences[oldSlotOf(keys, "a", 0, 0)] = 99
 			h.at(claimed("a", 0, "two", 1))
 		}},
 		"granted another fence": {Fence, func(h *tape) {
@@ -191,10 +172,10 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 		"a waiter left in one":   {Queued, func(h *tape) { h.at(waits("one", false, "a", "b")...).at(gone("one")[0]) }},
 		"a waiter in three":      {Queued, func(h *tape) { h.at(waits("one", false, "a", "b", "c")...) }},
 		"an unknown key":         {Readable, func(h *tape) { h.at(put(keys.Pools()+"a/slots/0/0", 7, "{}")) }},
-		"a value without fields": {Readable, func(h *tape) { h.at(put(keys.Slot("a", 0, 0), 7, "{}")) }},
+		"a value without fields": {Readable, func(h *tape) { h.at(put(oldSlotOf(keys, "a", 0, 0), 7, "{}")) }},
 		"a spec without fields":  {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":1}`)) }},
 		"a newer version":        {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":2,"limit":2}`)) }},
-		"an unknown order":       {Readable, func(h *tape) { h.at(put(keys.Waiter("a", "x"), 8, `{"v":1}`)) }},
+		"an unknown order":       {Readable, func(h *tape) { h.at(put(oldWaiterOf(keys, "a", "x"), 8, `{"v":1}`)) }},
 		"a revision that comes again": {Ordered, func(h *tape) {
 			h.rev--
 			h.at(claimed("b", 0, "one", 1))
@@ -216,8 +197,8 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 
 func TestWhatIsIgnoredIsNotJudged(t *testing.T) {
 	h := newTape()
-	h.Ignore(keys.Slot("a", 0, 0))
-	h.at(put(keys.Slot("a", 0, 0), 0, "junk"))
+	h.Ignore(oldSlotOf(keys, "a", 0, 0))
+	h.at(put(oldSlotOf(keys, "a", 0, 0), 0, "junk"))
 	if v := h.Violations(); len(v) > 0 {
 		t.Errorf("violations: %v", v)
 	}
@@ -231,7 +212,7 @@ func TestTheIDOfAClaimIsClaimedAgainAfterItsClusterWasReplaced(t *testing.T) {
 		for _, kv := range had {
 			kv.ModRevision = 3
 		}
-		n := &tape{History: newTape().Restored(3, 1000, had), rev: 1000}
+		n := &tape{History: newTape().Restored(1000, had), rev: 1000}
 		if replaced {
 			n.Replaced()
 		}
@@ -249,36 +230,13 @@ func TestTheIDOfAClaimIsClaimedAgainAfterItsClusterWasReplaced(t *testing.T) {
 	}
 }
 
-// Retained slots are granted by the revision that put them first, before the snapshot too, but not by
-// one that the restore has taken back.
-func TestARegrantAfterARestoreIsOfARevisionOfTheSnapshot(t *testing.T) {
-	h := newTape()
-	h.at(limit("a", 2)).at(claimed("a", 0, "one", 1)).at(claimed("a", 0, "two", 1)) // the snapshot
-	had := []*mvccpb.KeyValue{limit("a", 2).Kv, claimed("a", 0, "two", 1).Kv}
-	had[0].ModRevision, had[1].ModRevision = 2, 4
-	h.at(claimed("a", 0, "three", 1))
-	n := h.Restored(4, 1000, had)
-	n.Granted("later", store.FenceAt(3)+7, map[string]int{"a": 1})
-	n.Granted("later", store.FenceAt(4)+7, map[string]int{"a": 1})
-	if v := n.Violations(); len(v) > 0 {
-		t.Errorf("violations: %v", v)
-	}
-	n.Granted("later", store.FenceAt(5)+7, map[string]int{"a": 1})
-	if v := n.Violations(); len(v) != 1 || v[0].Rule != Fence {
-		t.Errorf("violations: %v, want one of the rule %s", v, Fence)
-	}
-	if n.Forget() != 1 || h.Forget() != 1 {
-		t.Error("a hold that has ended is counted twice, or never")
-	}
-}
-
 func TestAHistoryGoesOnAfterARestore(t *testing.T) {
 	h := newTape()
 	h.at(limit("a", 2)).at(claimed("a", 0, "kept", 1)).at(limit("a", 1)) // the snapshot
 	had := []*mvccpb.KeyValue{limit("a", 1).Kv, claimed("a", 0, "kept", 1).Kv}
 	had[0].ModRevision, had[1].ModRevision = 4, 3
 	h.at(claimed("b", 0, "lost", 1)) // in a pool that there is not, before the restore
-	n := &tape{History: h.Restored(4, 1000, had), rev: 1000}
+	n := &tape{History: h.Restored(1000, had), rev: 1000}
 	if n.Held() != 1 || n.Used("a") != 1 || len(n.Violations()) > 0 {
 		t.Errorf("%d are held, %d slots used, %v", n.Held(), n.Used("a"), n.Violations())
 	}
@@ -297,7 +255,7 @@ func TestAHistoryGoesOnAfterARestore(t *testing.T) {
 		t.Errorf("%d of those that are held have ended", ended)
 	}
 	n.rev = 1002
-	n.at(del(keys.Slot("a", 0, 0)))
+	n.at(del(oldSlotOf(keys, "a", 0, 0)))
 	if ended := n.Forget(); ended != 1 || n.Hold("kept") != nil {
 		t.Errorf("%d have ended, and kept is %v", ended, n.Hold("kept"))
 	}

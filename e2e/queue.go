@@ -134,13 +134,11 @@ func (h *History) dispatch(pool string) *dispatch {
 }
 
 // queueKey takes an event of a wait queue that is no waiter's.
-func (h *History) queueKey(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
+func (h *History) queueKey(k poolKey, put bool, kv *mvccpb.KeyValue) error {
 	switch k.Kind {
-	case store.DispatcherKey:
+	case dispatcherKey:
 		return h.dispatcher(h.dispatch(k.Pool), put, kv)
-	case store.RecallKey:
-		return nil
-	case store.NoticeKey:
+	case noticeKey:
 		return h.notice(k, put, kv)
 	}
 	d := h.dispatch(k.Pool)
@@ -176,7 +174,7 @@ func (h *History) dispatcher(d *dispatch, put bool, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-func (h *History) notice(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
+func (h *History) notice(k poolKey, put bool, kv *mvccpb.KeyValue) error {
 	of, claim := instanceID{k.Host, k.Instance}, k.Claim
 	all := h.queue.notices[of]
 	if all == nil {
@@ -257,9 +255,6 @@ func (q *queueState) beginRevision() {
 // checkOrder judges whether a claim was granted in its turn. Got is its waiter, nil if it has
 // no waiter in etcd.
 func (h *History) checkOrder(x *Hold, got *waiter) {
-	if h.regranted[x.Claim] {
-		return // its host has passed retained slots on to it before
-	}
 	pool := lowest(x.Pools)
 	d, owner := h.dispatch(pool), instanceID{x.Host, x.Instance}
 	noticed := h.queue.noticed[x.Claim]

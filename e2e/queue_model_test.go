@@ -172,7 +172,7 @@ func (m *queueModel) events(op modelOp) (all []*mvccpb.Event) {
 	switch v := op.value.(type) {
 	case modelWaiter:
 		for pool := range v.need {
-			all = append(all, put(keys.Waiter(pool, m.order(v.id)), 9, `{"v":1,"pools":%s,"holder":{"host":"h","instance":%q},"lease":%d,"reserve":%t}`,
+			all = append(all, put(oldWaiterOf(keys, pool, m.order(v.id)), 9, `{"v":1,"pools":%s,"holder":{"host":"h","instance":%q},"lease":%d,"reserve":%t}`,
 				v.need.json(), v.instance, instanceLease[v.instance], v.reserve))
 		}
 	case modelSlot: // spelled with all of its claim, by grant
@@ -184,7 +184,7 @@ func (m *queueModel) events(op modelOp) (all []*mvccpb.Event) {
 		switch op.what {
 		case "waiter":
 			for pool := range m.etcd.waiters[op.key].need {
-				all = append(all, del(keys.Waiter(pool, m.order(op.key))))
+				all = append(all, del(oldWaiterOf(keys, pool, m.order(op.key))))
 			}
 		case "slot":
 			all = append(all, del(m.slotKey(op.key)))
@@ -203,7 +203,7 @@ func (m *queueModel) slotKey(place string) string {
 	if _, err := fmt.Sscanf(strings.Replace(place, "/", " ", 1), "%s %d", &pool, &index); err != nil {
 		panic(err)
 	}
-	return keys.Slot(pool, 0, index)
+	return oldSlotOf(keys, pool, 0, index)
 }
 
 // admitted is what a dispatcher grants by its view.

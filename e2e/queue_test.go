@@ -72,7 +72,7 @@ func (t *queueTape) wait(id, instance string, n need, more string) {
 	}
 	var all []*mvccpb.Event
 	for pool := range n {
-		all = append(all, put(keys.Waiter(pool, t.order(id)), 9, `{"v":1,"pools":%s,"holder":{"host":"h","instance":%q},"lease":%d%s}`,
+		all = append(all, put(oldWaiterOf(keys, pool, t.order(id)), 9, `{"v":1,"pools":%s,"holder":{"host":"h","instance":%q},"lease":%d%s}`,
 			n.json(), instance, instanceLease[instance], more))
 	}
 	t.at(all...)
@@ -98,8 +98,8 @@ func (t *queueTape) grant(id, instance string, n need, index int, noticed bool) 
 			}
 			record += "}"
 		}
-		all = append(all, put(keys.Slot(pool, 0, index), instanceLease[instance], `{"v":1,"n":%d,"claim":%q,%s}`, n[pool], id, record),
-			del(keys.Waiter(pool, t.order(id))))
+		all = append(all, put(oldSlotOf(keys, pool, 0, index), instanceLease[instance], `{"v":1,"n":%d,"claim":%q,%s}`, n[pool], id, record),
+			del(oldWaiterOf(keys, pool, t.order(id))))
 	}
 	if noticed {
 		all = append(all, put(t.notice(id, instance), instanceLease[instance], `{"v":1}`))
@@ -114,7 +114,7 @@ func (t *queueTape) notice(id, instance string) string {
 func (t *queueTape) pass(d time.Duration) { t.clock = t.clock.Add(d) }
 
 // firstGone frees both slots of pool a.
-func (t *queueTape) firstGone() { t.at(del(keys.Slot("a", 0, 0))) }
+func (t *queueTape) firstGone() { t.at(del(oldSlotOf(keys, "a", 0, 0))) }
 
 func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 	one, two := need{"a": 1}, need{"a": 2}
@@ -152,12 +152,12 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 			t.at(del(t.notice("high-1", "j")))
 			t.since["early"] = 1
 			t.wait("early", "i", two, "")
-			t.at(del(keys.Slot("a", 0, 1)))
+			t.at(del(oldSlotOf(keys, "a", 0, 1)))
 			t.at(t.grant("own", "d", two, 1, false)...)
 		}},
 		"a slot that another dispatcher has granted shows nothing": {false, func(t *queueTape) {
 			both := need{"a": 2, "b": 2}
-			t.at(del(keys.Slot("b", 0, 0)))
+			t.at(del(oldSlotOf(keys, "b", 0, 0)))
 			t.wait("high-1", "j", both, "")
 			t.wait("late", "j", need{"b": 2}, "")
 			t.dispatcher("b", "k")
@@ -166,11 +166,11 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 			t.at(del(t.notice("high-1", "j")))
 			t.since["early"] = 1
 			t.wait("early", "i", need{"b": 2}, "")
-			t.at(del(keys.Slot("a", 0, 1)), del(keys.Slot("b", 0, 1)))
+			t.at(del(oldSlotOf(keys, "a", 0, 1)), del(oldSlotOf(keys, "b", 0, 1)))
 			t.at(t.grant("late", "j", need{"b": 2}, 1, true)...)
 		}},
 		"another dispatcher has taken slots at that moment": {false, func(t *queueTape) {
-			t.at(del(keys.Slot("b", 0, 0)))
+			t.at(del(oldSlotOf(keys, "b", 0, 0)))
 			t.dispatcher("b", "k")
 			t.wait("early", "i", need{"b": 1}, "")
 			t.wait("late", "j", need{"b": 1}, "")
@@ -232,7 +232,7 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 		"a waiter that has left": {false, func(t *queueTape) {
 			t.wait("early", "i", two, "")
 			t.wait("late", "j", two, "")
-			t.at(del(keys.Waiter("a", t.order("early"))))
+			t.at(del(oldWaiterOf(keys, "a", t.order("early"))))
 			t.firstGone()
 			t.at(t.grant("late", "j", two, 1, true)...)
 		}},
@@ -240,7 +240,7 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 			t.wait("early", "i", two, "")
 			t.wait("late", "j", two, "")
 			t.firstGone()
-			t.at(append(t.grant("late", "j", two, 1, true), del(keys.Waiter("a", t.order("early"))))...)
+			t.at(append(t.grant("late", "j", two, 1, true), del(oldWaiterOf(keys, "a", t.order("early"))))...)
 		}},
 		"a waiter of the dispatcher itself": {false, func(t *queueTape) {
 			t.wait("own", "d", two, "")
@@ -341,7 +341,7 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 		}},
 		"one of another pool that has not waited": {false, func(t *queueTape) {
 			t.wait("early", "i", two, "")
-			t.at(del(keys.Slot("b", 0, 0)), del(keys.Pools()+"b/queued"))
+			t.at(del(oldSlotOf(keys, "b", 0, 0)), del(keys.Pools()+"b/queued"))
 			t.at(claimed("b", 1, "direct", 1))
 		}},
 		"one of the dispatcher that has no waiter in etcd yet": {false, func(t *queueTape) {
@@ -366,7 +366,7 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 			t.at(t.grant("late", "j", two, 1, true)...)
 		}},
 		"a pool of another dispatcher": {false, func(t *queueTape) {
-			t.at(del(keys.Slot("b", 0, 0)))
+			t.at(del(oldSlotOf(keys, "b", 0, 0)))
 			t.dispatcher("b", "k")
 			t.wait("early", "i", need{"a": 2, "b": 2}, "")
 			t.wait("late", "j", need{"a": 2, "b": 2}, "")
@@ -374,7 +374,7 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 			t.at(t.grant("late", "j", need{"a": 2, "b": 2}, 1, true)...)
 		}},
 		"a paused pool": {false, func(t *queueTape) {
-			t.at(del(keys.Slot("b", 0, 0)), put(keys.Spec("b"), 0, `{"v":1,"limit":2,"paused":true}`))
+			t.at(del(oldSlotOf(keys, "b", 0, 0)), put(keys.Spec("b"), 0, `{"v":1,"limit":2,"paused":true}`))
 			t.wait("early", "i", need{"a": 2, "b": 1}, "")
 			t.wait("late", "j", two, "")
 			t.firstGone()
@@ -432,7 +432,7 @@ func TestGapsOfAQueueAreMeasured(t *testing.T) {
 			t.wait("w", "i", two, "")
 			t.firstGone()
 			t.pass(4 * second)
-			t.at(del(keys.Waiter("a", t.order("w"))))
+			t.at(del(oldWaiterOf(keys, "a", t.order("w"))))
 			t.pass(second)
 		}},
 		"not while the pool is full": {nil, func(t *queueTape) {
@@ -465,7 +465,7 @@ func TestGapsOfAQueueAreMeasured(t *testing.T) {
 			t.pass(second)
 			t.at(t.grant("x", "j", two, 1, true)...)
 			t.at(del(t.notice("noticed", "i")))
-			t.at(del(keys.Slot("a", 0, 1)))
+			t.at(del(oldSlotOf(keys, "a", 0, 1)))
 			t.pass(second)
 			t.at(t.grant("w", "i", two, 1, true)...)
 		}},

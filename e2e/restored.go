@@ -38,19 +38,10 @@ func SaveSnapshot(ctx context.Context, etcd *clientv3.Client, path string) error
 // revisions go on from a larger one. What is judged after it is a history of its own: it
 // begins with the keys that there are, which were judged when they were put.
 
-// Restored returns the history that follows the restore of a snapshot, from the keys that there are at
-// a revision. Fencing tokens go on growing from those before it. Holds that had ended by the revision
-// of the snapshot go over to it: retained slots are granted by the revision that put them first,
-// although their keys were put again since.
-func (h *History) Restored(snapshot, rev int64, all []*mvccpb.KeyValue) *History {
+// Restored returns the history that follows a restore, from the keys that there are at
+// a revision. Fencing tokens go on growing from those before it.
+func (h *History) Restored(rev int64, all []*mvccpb.KeyValue) *History {
 	n := NewHistory(h.keys)
-	h.holds = slices.DeleteFunc(h.holds, func(x *Hold) bool {
-		ended := x.To != 0 && x.To <= snapshot
-		if ended {
-			n.holds = append(n.holds, x)
-		}
-		return ended
-	})
 	n.ignored = h.ignored
 	n.queue.now = h.queue.now
 	n.claims, n.grown, n.lined = map[string]bool{}, map[string]bool{}, map[string]bool{}

@@ -35,8 +35,8 @@ func (s *slotsSeen) event(ev *mvccpb.Event) error {
 		s.changed = true
 		return nil
 	}
-	k, err := s.keys.ParsePoolKey(key)
-	if err != nil || k.Kind != store.SlotKey {
+	k, err := parsePoolKey(s.keys, key)
+	if err != nil || k.Kind != slotKey {
 		return nil // of no concern here
 	}
 	delete(s.by, key)

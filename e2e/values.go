@@ -34,8 +34,6 @@ type claimRecord struct {
 	Pools  map[string]int `json:"pools"`
 	Holder holder         `json:"holder"`
 	Keys   []string       `json:"keys"`
-	// Fence is the fencing token of a holder that was granted its slots without a write.
-	Fence store.Fence `json:"fence"`
 }
 
 type slotValue struct {
@@ -112,5 +110,5 @@ func keyOf(keys store.Keys, listed string) (string, error) {
 	}
 	group, errG := strconv.Atoi(parts[1])
 	index, errI := strconv.Atoi(parts[2])
-	return keys.Slot(parts[0], group, index), errors.Join(errG, errI)
+	return oldSlotOf(keys, parts[0], group, index), errors.Join(errG, errI)
 }

@@ -409,3 +409,45 @@ func TestAPresenceThatIsStoppedBeforeItStartsEnds(t *testing.T) {
 		}
 	})
 }
+
+func TestAProcessThatMayNotUseWhatEtcdHasIsNotSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := problem.New(problem.Precondition, "the data is of the layout before 2")
+		s := newSeen(t, newFakeEtcd(newFakeClock()), testToken)
+		s.cfg.Check = func(context.Context) error { return refused }
+		s.run()
+		if err := <-s.done; !errors.Is(err, refused) || s.etcd.get(s.key) != nil {
+			t.Errorf("Run ended with %v, and the key is %v", err, s.etcd.get(s.key))
+		}
+	})
+}
+
+// An etcd that was restored may have other data: it is checked before the name is taken there.
+func TestWhatEtcdHasIsCheckedWheneverTheNameIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := problem.New(problem.CorruptValue, "the data is of the layout 3")
+		s, answers, checks := newSeen(t, newFakeEtcd(newFakeClock()), testToken), error(store.ErrUnavailable), 0
+		s.cfg.Check = func(context.Context) error { checks++; return answers }
+		s.run()
+		idle(5 * time.Second)
+		if s.isReady() || checks < 3 {
+			t.Errorf("after %d checks without an answer, it is ready: %t", checks, s.isReady())
+		}
+		answers = nil
+		idle(5 * time.Second)
+		id := s.wantLease()
+		answers = store.ErrUnavailable
+		if err := s.etcd.Revoke(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		idle(15 * time.Second)
+		if _, ok := s.Lease(); ok || s.Trouble() == nil {
+			t.Errorf("it is seen: %t; %v", ok, s.Trouble())
+		}
+		answers = refused
+		idle(15 * time.Second)
+		if err := <-s.done; !errors.Is(err, refused) || s.etcd.get(s.key) != nil {
+			t.Errorf("Run ended with %v, and the key is %v", err, s.etcd.get(s.key))
+		}
+	})
+}

@@ -21,9 +21,6 @@ type HolderStatus struct {
 	// Granted is the revision of the grant, or one a moment before.
 	Granted int64
 	Lease   store.LeaseID
-	// RetainedUntil is set if the claim has ended, and no job holds its slots: they are free for
-	// the next claims of its instance since Since, and for all then. Only that instance knows.
-	RetainedUntil time.Time
 }
 
 func sortHolders(all []HolderStatus) {

@@ -382,9 +382,13 @@ func upgradeCheck(r *request, c *cluster.Client) error {
 	if err != nil {
 		return err
 	}
+	layout, err := layoutCheck(r)
+	if err != nil {
+		return err
+	}
 	checks := struct {
 		Checks []cluster.Check `json:"checks"`
-	}{cluster.CheckUpgrade(s)}
+	}{append(cluster.CheckUpgrade(s), layout)}
 	failed := false
 	if err := r.print(checks, func(out *page) {
 		var rows [][]string

@@ -123,13 +123,17 @@ func addRole(roles []cluster.Role, r store.Role) []cluster.Role {
 	if r.Name == store.RootRole {
 		return roles
 	}
-	for i := range roles {
-		if roles[i].Name == r.Name {
-			roles[i].Reads, roles[i].Writes = append(roles[i].Reads, r.Reads...), append(roles[i].Writes, r.Writes...)
-			return roles
-		}
+	at := slices.IndexFunc(roles, func(is cluster.Role) bool { return is.Name == r.Name })
+	if at < 0 {
+		roles, at = append(roles, cluster.Role{Name: r.Name}), len(roles)
 	}
-	return append(roles, cluster.Role(r))
+	for _, keys := range r.Reads {
+		roles[at].Reads = append(roles[at].Reads, cluster.KeyRange(keys))
+	}
+	for _, keys := range r.Writes {
+		roles[at].Writes = append(roles[at].Writes, cluster.KeyRange(keys))
+	}
+	return roles
 }
 
 // writePasswords writes the passwords of new users.

@@ -91,7 +91,7 @@ func checkLeases(ctx context.Context, h holder, slots map[string]int) error {
 type directHolder struct{ client *instance.Client }
 
 func openDirect(ctx context.Context, o instance.Options) (holder, error) {
-	o.Role = "exec"
+	o.Role, o.Kind = "exec", instance.Command
 	client, err := instance.Open(ctx, o)
 	if err != nil {
 		return nil, err

@@ -81,27 +81,10 @@ var targets = []target{
 	{"limit 10 binds", "binding/4w/10r", false, 0.9, "× 10 at a time without limits", bindingRatio},
 }
 
-// retainedTargets are those of claims whose slots hosts retain, in place of the others of the case.
-var retainedTargets = []target{
-	{"claim p50, 1 client", "uncontended/go/1c/1h/1p", true, 0.05, "× a plain put", claimToPut},
-	{"64 clients, uncontended", "uncontended/go/64c/1h/1p", false, 20, "× the floor", ratio},
-	{"256 clients, uncontended", "uncontended/go/256c/1h/1p", false, 20, "× the floor", ratio},
-	{"64 clients on 4 hosts, uncontended", "uncontended/go/64c/4h/1p", false, 15, "× the floor", ratio},
-	{"64 clients on 4 hosts, limit 8", "contended/go/64c/4h/1p", false, 5, "× the floor", ratio},
-	{"256 clients on 4 hosts, limit 32", "contended/go/256c/4h/1p", false, 5, "× the floor", ratio},
-	{"pool full, hold 5 ms, 64 clients on 8 slots, 4 hosts", "full/go/64c/4h/1p", false, 95, "% of slot time used", used},
-	{"pool full, hold 5 ms, 256 clients on 32 slots, 4 hosts", "full/go/256c/4h/1p", false, 93, "% of slot time used", used},
-	{"longest wait, uneven demand of 4 hosts", "uneven/go/64c/4h/1p", true, 1, "× the fair wait and twice the time to retain", unevenWait},
-	{"a host without a slot, uneven demand", "uneven/go/64c/4h/1p", true, 1, "× the fair wait and twice the time to retain", unevenAbsence},
-	{"claim p50, 1 client over HTTP", "uncontended/http/1c/1h/1p", true, 0.35, "× a plain put", claimToPut},
-	{"64 clients over HTTP, uncontended", "uncontended/http/64c/1h/1p", false, 2, "× the floor", ratio},
-	{"recall p50, 4 hosts", "transfer/go/8c/4h/1p", true, 4, "× a plain put", transferP50},
-}
-
 // hasTarget reports whether a case has a target, or another one is compared with it.
 func hasTarget(name string) bool {
 	of := func(t target) bool { return t.of == name }
-	return name == freeCase || slices.ContainsFunc(targets, of) || slices.ContainsFunc(retainedTargets, of)
+	return name == freeCase || slices.ContainsFunc(targets, of)
 }
 
 // judge returns the verdicts on what was measured.
@@ -111,20 +94,13 @@ func judge(rows []*row) []verdict {
 		byName[r.Name], r.others = r, byName
 	}
 	all := []verdict{}
-	add := func(of []target, may func(*row) bool) {
-		for _, t := range of {
-			if r := byName[t.of]; r != nil && r.Error == "" && may(r) {
-				if v := t.judge(r); v.Numbers != "" {
-					all = append(all, v)
-				}
+	for _, t := range targets {
+		if r := byName[t.of]; r != nil && r.Error == "" {
+			if v := t.judge(r); v.Numbers != "" {
+				all = append(all, v)
 			}
 		}
 	}
-	retains := func(r *row) bool {
-		return r.Retain > 0 && slices.ContainsFunc(retainedTargets, func(t target) bool { return t.of == r.Name })
-	}
-	add(targets, func(r *row) bool { return !retains(r) })
-	add(retainedTargets, retains)
 	return all
 }
 
@@ -174,18 +150,6 @@ func transferP99(r *row) (float64, string) {
 func longestWait(r *row) (float64, string) {
 	fair := bench.Millis(r.Hold) * float64(r.Clients-1)
 	return r.Claim.Max / fair, fmt.Sprintf("%.0f ms against %.0f ms", r.Claim.Max, fair)
-}
-
-// unevenWait compares the longest wait with the one that may be expected: slots may be retained for a
-// while, and it takes as long to give them back.
-func unevenWait(r *row) (float64, string) { return r.toWait(r.Wait.Longest) }
-
-// unevenAbsence compares the longest time of a host without a slot with the same.
-func unevenAbsence(r *row) (float64, string) { return r.toWait(r.Wait.WithoutSlot) }
-
-func (r *row) toWait(ms float64) (float64, string) {
-	most := r.Wait.Fair + 2*r.Wait.Retain
-	return ms / most, fmt.Sprintf("%.0f ms against %.0f + 2 × %.0f ms", ms, r.Wait.Fair, r.Wait.Retain)
 }
 
 func idleMemory(r *row) (float64, string) {

@@ -171,7 +171,7 @@ func TestExtremesNameEachFieldAndHaveAnIDOfTheirOwn(t *testing.T) {
 	}
 	for _, part := range []string{
 		`{"limit":-9223372036854775808}`, `{"max_concurrent_runs":-9223372036854775808}`, `{"lease_duration":"-9223372036854775808ns"}`,
-		`{"retain":"-9223372036854775808ns"}`, `"priority":-9223372036854775808`, `"wait":"-2562047h47m16.854775808s"`,
+		`{"lease_duration":"-9223372036854775808ns"}`, `"priority":-9223372036854775808`, `"wait":"-2562047h47m16.854775808s"`,
 		`"delay":"2562048h"`, `"pid":9223372036854775807`, `"timeout":"-9223372036854775808ns"`, "limit=-9223372036854775808",
 	} {
 		if !slices.ContainsFunc(all, func(q request) bool { return strings.Contains(q.body, part) }) {

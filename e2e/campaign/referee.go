@@ -356,14 +356,14 @@ func (r *referee) collect() {
 		}
 		r.counted[i] = len(found)
 	}
-	r.forget(r.history)
+	r.forget()
 	r.steps.Forget()
 }
 
-// forget drops what has ended in a history.
-func (r *referee) forget(h *e2e.History) {
-	r.gaps = append(r.gaps, h.Gaps()...)
-	r.claims += h.Forget()
+// forget drops what has ended.
+func (r *referee) forget() {
+	r.gaps = append(r.gaps, r.history.Gaps()...)
+	r.claims += r.history.Forget()
 }
 
 // caughtUp waits until everything that etcd has now was judged.
@@ -454,9 +454,8 @@ func (r *referee) restored(ctx context.Context, snapshot int64) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := r.history
-	r.history, r.runs, r.steps = before.Restored(snapshot, base, had), r.runs.Restored(had), r.steps.Restored(had)
-	r.forget(before)
+	r.forget()
+	r.history, r.runs, r.steps = r.history.Restored(base, had), r.runs.Restored(had), r.steps.Restored(had)
 	if r.stays.wasReplaced() {
 		r.history.Replaced()
 	}

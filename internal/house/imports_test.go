@@ -118,11 +118,7 @@ var layers = []layer{
 		"a lease does not know what hangs on it: it can be tested and read without pool",
 	},
 	{
-		"pool/journal", nil,
-		"a journal keeps names and values, and does not know what they are",
-	},
-	{
-		"internal/instance", []string{"internal/audit", "internal/proc", "internal/trace", "pool", "pool/registry", "pool/journal", "lease", "internal/store"},
+		"internal/instance", []string{"internal/audit", "internal/proc", "internal/trace", "pool", "pool/registry", "lease", "internal/store"},
 		"an instance joins pool and lease, for the Go API and for berth's own processes",
 	},
 	{
@@ -146,7 +142,7 @@ var layers = []layer{
 		"steps are records of runs, which several packages plan and run",
 	},
 	{
-		"coordinator", []string{"internal/election", "coordinator/run", "coordinator/step", "pool", "lease", "internal/store"},
+		"coordinator", []string{"internal/election", "coordinator/run", "coordinator/step", "pool", "pool/registry", "lease", "internal/store"},
 		"the coordinator admits and plans, and does not depend on who runs the steps",
 	},
 	{
@@ -194,7 +190,7 @@ var layers = []layer{
 		"a command is kept alive whatever it belongs to; all it needs to know is the clock of validity",
 	},
 	{
-		"sidecar/source", []string{"internal/election", "internal/proc", "internal/strict", "coordinator/run", "coordinator/step", "lease", "internal/store"},
+		"sidecar/source", []string{"internal/election", "internal/proc", "internal/strict", "coordinator/run", "coordinator/step", "lease", "pool/registry", "internal/store"},
 		"a source submits runs as anybody does: who does them is no concern of it",
 	},
 	{
@@ -220,7 +216,7 @@ var layers = []layer{
 	{
 		"cmd/berth",
 		[]string{
-			"internal/audit", "internal/inspect", "internal/proc", "internal/trace", "internal/trace/otlp", "sidecar/...", "coordinator/...", "internal/instance", "config", "pool", "lease",
+			"internal/audit", "internal/inspect", "internal/proc", "internal/trace", "internal/trace/otlp", "sidecar/...", "coordinator/...", "internal/instance", "config", "pool", "pool/registry", "lease",
 			"internal/bench", "internal/certs", "internal/cluster", "internal/manifest", "internal/store", "internal/store/embed",
 		},
 		"commands glue settings to parts, and print in the words of the Go API: those of pool and lease",

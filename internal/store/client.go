@@ -315,7 +315,7 @@ func (c *Client) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResp
 		return pb.NewKVClient(at.ActiveConnection()).Range(ctx, req)
 	})
 	if err != nil {
-		return nil, c.explain(ctx, err, func() []Right { return []Right{{false, string(req.Key), string(req.RangeEnd)}} })
+		return nil, c.explain(ctx, err, func() []Right { return []Right{{false, KeyRange{string(req.Key), string(req.RangeEnd)}}} })
 	}
 	return resp, c.cluster.checkRevision(sent, seen, resp.Header.Revision)
 }

@@ -191,7 +191,7 @@ func TestAClaimOfTheWholePoolIsAlone(t *testing.T) {
 	r.commit("b")
 	r.run()
 	r.want("at last", r.offered(), "c-0-0 db=1")
-	if r.d.Count(WaitedForLoan) == 0 {
+	if r.d.Counts()[WaitedForLoan] == 0 {
 		t.Error("no claim was counted that has waited for a loan")
 	}
 }
@@ -297,8 +297,8 @@ func TestWhoIsPassed(t *testing.T) {
 	r.now = time.Hour + leastPatience
 	r.run()
 	r.want("keys", r.under(r.keys.OffersAll()), "a/hung/passed", "a/i/passed", "a/well/0", "b/i/0")
-	if r.d.Count(Silent) != 1 {
-		t.Errorf("%d were silent", r.d.Count(Silent))
+	if r.d.Counts()[Silent] != 1 {
+		t.Errorf("%d were silent", r.d.Counts()[Silent])
 	}
 	r.commit("b")
 	r.put(store.Delete(r.keys.Offer(wire.OfferKey{Host: "a", Instance: "i", Name: -1})))
@@ -519,8 +519,8 @@ func TestPauses(t *testing.T) {
 			t.Errorf("pending after %d offers: %v", i+1, pending)
 		}
 	}
-	if r.commit("a"); r.d.Count(Declined) != 9 {
-		t.Errorf("%d declined", r.d.Count(Declined))
+	if r.commit("a"); r.d.Counts()[Declined] != 9 {
+		t.Errorf("%d declined", r.d.Counts()[Declined])
 	}
 	r.run()
 	r.want("at last", r.under(r.keys.Pending("")))

@@ -47,7 +47,7 @@ type Dispatcher struct {
 	planAt   time.Duration
 	failing  map[*demand]bool // demands with two or more offers that came to nothing
 	pace     pace
-	counts   counters
+	counts   Counts
 }
 
 // New returns a dispatcher that knows nothing. Show it a [Listing] of all first.
@@ -76,6 +76,9 @@ func (d *Dispatcher) Demands() (n int) {
 	}
 	return n
 }
+
+// Pending returns how many pools are pending. A dispatcher that sleeps knows of none.
+func (d *Dispatcher) Pending() int { return len(d.view.pending) }
 
 // Listing is what was read at one revision: all keys of some pools and, if All is set, all offers and pending keys.
 type Listing struct {
@@ -387,20 +390,19 @@ func (d *Dispatcher) queue(x *demand) {
 	}
 }
 
-// end ends that a demand is served.
+// end ends that a demand is served. One that has its slots has been served, also when it is no longer in etcd.
 func (d *Dispatcher) end(x *demand, s stage) {
-	if x.stage == waits {
-		x.owner.waiting(-1)
-		for _, n := range x.needs {
-			n.pool.waiting.add(x.owner, -1)
-		}
-		d.order.remove(x)
-		d.comesToNothing(x, false)
-		d.left(x.owner)
+	if x.stage != waits {
+		return
 	}
-	if x.stage != gone {
-		x.end(s)
+	x.owner.waiting(-1)
+	for _, n := range x.needs {
+		n.pool.waiting.add(x.owner, -1)
 	}
+	d.order.remove(x)
+	d.comesToNothing(x, false)
+	x.end(s)
+	d.left(x.owner)
 }
 
 // left acts on that an owner may have no demands.

@@ -63,6 +63,7 @@ type Engine struct {
 	specs   *specs
 	contact *contact
 	feeds   *poolFeeds
+	metrics *metrics
 	*list.Lists
 	*loop
 }
@@ -74,6 +75,7 @@ func New(cfg Config) *Engine {
 	}
 	cfg.Logger = cfg.Logger.Named("pool")
 	e := &Engine{cfg: cfg, start: time.Now(), inbox: newInbox(), stopped: make(chan struct{}), ready: make(chan struct{})}
+	e.metrics = newMetrics(cfg.Kind)
 	e.specs, e.contact, e.Lists = newSpecs(cfg.Backend, cfg.Keys), newContact(e), newLists(e)
 	e.loop, e.feeds = newLoop(e), newPoolFeeds(e)
 	return e

@@ -33,7 +33,7 @@ func (opener) Engine(c enginetest.Config) enginetest.Engine {
 }
 
 func (opener) Registry(b store.Backend, keys store.Keys) enginetest.Registry {
-	return registry.Numbered(b, keys)
+	return registry.Registry{Backend: b, Keys: keys}
 }
 func (opener) Revoker(b store.Backend, keys store.Keys) enginetest.Revoker {
 	return revoker{revoke.Revoker{Backend: b, Keys: keys}}
@@ -189,13 +189,13 @@ func (r revoker) FreeBridge(ctx context.Context, in enginetest.Reader, id string
 type reader struct{ s *list.State }
 
 func (r reader) Revision() int64                       { return r.s.Revision() }
-func (r reader) Pools() []pool.Status                  { return r.s.Pools(list.Own{}) }
-func (r reader) Pool(name string) (pool.Detail, error) { return r.s.Pool(name, list.Own{}) }
+func (r reader) Pools() []pool.Status                  { return r.s.Pools() }
+func (r reader) Pool(name string) (pool.Detail, error) { return r.s.Pool(name) }
 func (r reader) Claims() ([]pool.HolderStatus, []pool.WaiterStatus) {
-	return r.s.Claims(list.Own{})
+	return r.s.Claims()
 }
-func (r reader) Why(id string) (pool.Why, error) { return r.s.Why(id, list.Own{}) }
-func (r reader) Space() enginetest.Space         { return r.s.Space(list.Own{}) }
+func (r reader) Why(id string) (pool.Why, error) { return r.s.Why(id) }
+func (r reader) Space() enginetest.Space         { return r.s.Space() }
 func (r reader) Verify() []pool.Violation        { return r.s.Verify() }
 
 type follower struct{ *list.Follower }

@@ -72,6 +72,7 @@ func (l *life) endOne(e *entry, why error) {
 	}
 	l.e.cfg.Logger.Warn("claim lost", "claim", e.request.ID, "pools", e.request.Slots, "reason", why)
 	e.granted.End(why)
+	l.e.metrics.lost(why)
 	l.broker.publish(pool.ClaimEnded, e.request, why.Error())
 }
 

@@ -32,6 +32,7 @@ type entry struct {
 	claim    *owner.Claim
 	granted  *pool.Claim // nil before
 	asking   []asking
+	asked    time.Duration // when the first of them has asked
 	releases []chan<- error
 	combined *combined // a release with other writes that is under way
 	renewed  bool      // its lease was, and that was published
@@ -58,11 +59,12 @@ type requests struct {
 	successors successors
 	places     places
 	now        func() time.Duration
+	metrics    *metrics
 }
 
 func newRequests(o *owner.Owner, b *broker, w *waitings, v *revocations) *requests {
 	return &requests{
-		owner: o, successors: successors{}, places: places{}, now: v.e.now,
+		owner: o, successors: successors{}, places: places{}, now: v.e.now, metrics: v.e.metrics,
 		byID: map[string]*entry{}, of: map[*owner.Claim]*entry{}, broker: b, waitings: w, revocations: v,
 	}
 }
@@ -77,7 +79,7 @@ func (r *requests) ask(c *owner.Claim, a asking, now time.Duration) {
 		a.refuse(errStopped)
 	case e == nil:
 		c = r.places.back(c, now)
-		e = &entry{request: req, claim: c, asking: []asking{a}}
+		e = &entry{request: req, claim: c, asking: []asking{a}, asked: now}
 		r.byID[req.ID], r.of[c] = e, e
 		r.owner.Claim(c, now)
 	case e.dropped && e.request.SameAs(req) && r.owner.Want(e.claim): // its client came back in time
@@ -249,6 +251,7 @@ func (r *requests) grant(e *entry) {
 	r.begin(e)
 	r.waitings.flush(e)
 	r.broker.publish(pool.ClaimGranted, e.request, "")
+	r.metrics.waited(r.now() - e.asked)
 	r.begun(e)
 	for _, a := range e.asking {
 		a.reply <- outcome{claim: e.granted}
@@ -317,6 +320,14 @@ func (r *requests) forget(e *entry) {
 // Claim claims slots, waiting for them as long as the request says. If ctx ends first, the claim leaves the wait queue, or
 // is released if it was granted just then. Its errors are problems.
 func (e *Engine) Claim(ctx context.Context, req *pool.Request) (*pool.Claim, error) {
+	c, err := e.claim(ctx, req)
+	if err != nil {
+		e.metrics.refused(err)
+	}
+	return c, err
+}
+
+func (e *Engine) claim(ctx context.Context, req *pool.Request) (*pool.Claim, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}

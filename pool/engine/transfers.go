@@ -37,7 +37,7 @@ func (r *requests) takeOver(c *owner.Claim, a asking) {
 	case r.byID[id] != nil:
 		a.refuse(problem.New(problem.IDInUse, "claim id %q is used by another claim of this host: use another id", id))
 	default:
-		r.add(&entry{request: c.Request(), claim: c, asking: []asking{a}})
+		r.add(&entry{request: c.Request(), claim: c, asking: []asking{a}, asked: r.now()})
 		r.owner.Claim(c, r.now())
 	}
 }

@@ -36,7 +36,7 @@ func TestSpaceIsWhatWaitersLeave(t *testing.T) {
 		w.spec("gpu", 1)
 		w.hold("a", "one", map[string]int{"db": 2, "gpu": 1})
 		c.make(w)
-		space := w.state().Space(Own{})
+		space := w.state().Space()
 		if n := free(space, "db"); n != max(0, c.free) {
 			t.Errorf("%s: %d slots are free, want %d", name, n, c.free)
 		}
@@ -80,7 +80,7 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 				fits(waiter(q.Pools, q.Reserve))
 			}
 		}
-		first, space := len(all), s.Space(Own{})
+		first, space := len(all), s.Space()
 		var want []int
 		for i := range 5 {
 			needs, reserve := w.needs(), w.IntN(3) == 0

@@ -152,7 +152,7 @@ func TestTurnsAgreeWithSpace(t *testing.T) {
 		for _, kv := range w.kvs {
 			s.Put(kv)
 		}
-		space := s.Space(Own{})
+		space := s.Space()
 		behind := s.Turns("", "", isOver)
 		for range 5 {
 			needs := w.needs()
@@ -172,7 +172,7 @@ func TestTurnsAgreeWithSpace(t *testing.T) {
 			}
 		}
 		var capacities []admit.Capacity
-		statuses := s.Pools(Own{})
+		statuses := s.Pools()
 		for _, p := range statuses {
 			capacities = append(capacities, admit.Capacity{Limit: p.Limit, Used: p.Claimed, Open: !p.Deleted && !p.Paused})
 		}

@@ -206,6 +206,7 @@ func (o *commits) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 		return false
 	}
 	o.space.committed(b, &o.guard, resp.Header.Revision)
+	o.outcomes.counts.sent(len(b.items))
 	o.answered(b, resp, true) // a claim that is lost has to know whether its key was put without it
 	o.answered(b, resp, false)
 	return false
@@ -221,6 +222,9 @@ func (o *commits) answered(b *batch, resp *pb.TxnResponse, move bool) {
 		case p.unmet != nil:
 			o.unmet(it, p)
 		default:
+			if it.kind == takes {
+				o.outcomes.counts.conflict(it.how())
+			}
 			o.split = splitFor
 			o.lost(it, p.responses, resp.Header.Revision)
 		}
@@ -242,6 +246,7 @@ func (o *commits) done(it *item, revision int64, responses []*pb.ResponseOp) {
 // granted records that the slots of a claim were taken.
 func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) {
 	c, keys := it.claim, map[string]slots.Held{}
+	o.outcomes.counts.granted(it.how())
 	o.offers.close(it.offer, it.of, revision)
 	for name, h := range it.held {
 		switch {
@@ -276,6 +281,11 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 		return
 	}
 	o.outcomes.add(Result{Claim: c, Outcome: Granted})
+	if c.request.Bridge { // another instance may take it over and release it
+		for name, h := range c.keys {
+			o.memory.pools[name].Vanished(h)
+		}
+	}
 }
 
 // release has a claim released.

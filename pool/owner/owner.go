@@ -72,7 +72,7 @@ func New(cfg Config) *Owner {
 	o := &Owner{
 		keys: keys, prefix: keys.Offers(cfg.Host, cfg.Instance),
 		memory: memory{keys: keys, hash: h.Sum32(), pools: map[string]*known{}},
-		offers: newOffers(), outcomes: &outcomes{}, space: &Space{},
+		offers: newOffers(), outcomes: &outcomes{counts: newCounts()}, space: &Space{},
 	}
 	o.queue = newQueue(cfg, o.space)
 	o.commits = &commits{

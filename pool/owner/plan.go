@@ -289,6 +289,7 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 		p.wake(p.surveys.help(p.now))
 		return false
 	}
+	p.outcomes.counts.queued(v.why)
 	p.outcomes.add(Result{Claim: c, Outcome: Waits, Why: v.why})
 	for _, name := range c.pools {
 		if k := p.memory.pools[name]; k.at > 0 {
@@ -458,7 +459,9 @@ func (k *known) objection(n int, pending int64, patient bool) (why Why, err erro
 		return "", s.Exceeded(pool.Need{Pool: k.name, N: n})
 	case k.pending != pending:
 		return Pending, nil
-	case k.at > 0 && (s.Paused || s.Limit == pool.Closed):
+	case k.at > 0 && s.Paused:
+		return Paused, nil
+	case k.at > 0 && s.Limit == pool.Closed:
 		return Closed, nil
 	}
 	return "", nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/wire"
 )
 
@@ -274,10 +275,20 @@ func (s *surveys) decide(v *survey) {
 			t.claims = append(t.claims, d.claim)
 		}
 	}
+	gone := map[*Claim]string{}
 	for d := range s.queue.demands() {
-		if !fit[d] && v.knows(d.claim.pools) {
+		if !v.knows(d.claim.pools) {
+			continue
+		}
+		if !fit[d] {
 			d.unfit()
 		}
+		if name := t.without(d.claim.pools); v.serves == servesAll && name != "" && d.claim.state == waiting {
+			gone[d.claim] = name
+		}
+	}
+	for c, name := range gone { // as a dispatcher does
+		s.commits.refuse(c, pool.NoSuchPool(name))
 	}
 	for _, name := range v.pools {
 		if delete(s.kept, name); s.mode == servesAll && t.pending[name] > 0 && turns.Others(name) == 0 {

@@ -57,6 +57,16 @@ func (t *turn) change(pool, key string) *pb.RequestOp {
 	return store.Put(key, wire.EncodeEmpty(), 0)
 }
 
+// without returns a pool of some that does not exist, if there is one.
+func (t *turn) without(pools []string) string {
+	for _, name := range pools {
+		if t.specs[name] == 0 {
+			return name
+		}
+	}
+	return ""
+}
+
 // current reports whether nothing has been read of some pools since a turn was found out that ends it.
 func (p *plan) current(t *turn, pools []string) bool {
 	return t == nil || !slices.ContainsFunc(pools, func(name string) bool {

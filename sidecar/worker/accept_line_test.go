@@ -10,7 +10,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/instance"
-	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 )
 
 // holder claims slots as another process would, until release is called.
@@ -38,7 +38,7 @@ func (y *yard) holder(slots map[string]int) (release func()) {
 // waiting is how many instances are in the wait queue of a pool.
 func (y *yard) waiting(name string) int {
 	y.t.Helper()
-	all, err := pool.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
+	all, err := list.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
 	if err != nil {
 		y.t.Fatal(err)
 	}
