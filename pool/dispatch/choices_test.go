@@ -423,7 +423,7 @@ func TestSignOfLife(t *testing.T) {
 	}
 	r.now += markEvery
 	r.d.Events(r.etcd.Revision(), nil, r.now)
-	if revision, ok := r.d.Sleep(r.now); !ok || revision != r.etcd.Revision() || !r.d.Asleep() {
+	if revision, ok := r.d.Sleep(r.now); !ok || revision != r.etcd.Revision() || r.d.view.listed != 0 {
 		t.Error("it does not sleep")
 	}
 	if r.next() != nil || r.d.Wake(r.now) != never {

@@ -440,9 +440,6 @@ func (d *Dispatcher) Sleep(now time.Duration) (revision int64, ok bool) {
 	return d.view.sleep(), true
 }
 
-// Asleep reports whether it follows nothing: it has not been shown a listing of all, or it sleeps.
-func (d *Dispatcher) Asleep() bool { return d.view.listed == 0 }
-
 // age forgets pools that have had no demands for a while.
 func (d *Dispatcher) age(now time.Duration) {
 	d.pending.await.age(d.view.revision)

@@ -100,9 +100,9 @@ func (l *life) endAll(cause error) {
 	l.end(func(*pool.Claim) error { return cause })
 }
 
-// handOver has another instance dispatch if this one stops. Where no other can follow, that is when the dispatcher has seen that
+// giveRoleUp has another instance dispatch if this one stops. Where no other can follow, that is when the dispatcher has seen that
 // nothing waits any longer, so that no pool is left pending.
-func (l *life) handOver() {
+func (l *life) giveRoleUp() {
 	if l.stopping && !l.ending && !l.hosting.needed() {
 		l.ending = true
 		l.polls.end(dispatch.ChooseFollower(l.hosting.candidates()))

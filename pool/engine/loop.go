@@ -116,7 +116,7 @@ func (l *loop) act(ctx context.Context) time.Duration {
 		l.prepared = true
 		close(l.e.ready)
 	}
-	l.life.handOver()
+	l.life.giveRoleUp()
 	l.polls.act(ctx, now, wall)
 	l.waitings.act(ctx)
 	l.revocations.act(ctx, now)
