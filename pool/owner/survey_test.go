@@ -29,6 +29,14 @@ func (w *world) all(prefix string) iter.Seq[*mvccpb.KeyValue] {
 	return slices.Values(resp.Kvs)
 }
 
+// isOver reports whether the owner of a demand in etcd knows that it is over: it passes that one, and others still see it.
+func (w *world) isOver(x waiter) bool {
+	return slices.ContainsFunc(w.hosts, func(h *host) bool {
+		d, _ := h.queue.find(x.ref)
+		return h.name == x.key.Host && d != nil && d.over
+	})
+}
+
 // at returns the waiters in etcd at a revision, and those of them that Admit grants, with some slots taken besides, and
 // without some waiters.
 func (w *world) at(revision int64, taken map[string]int, without map[string]bool) (all, granted []waiter) {
@@ -91,7 +99,7 @@ func (w *world) checkTurns(claims []*Claim, rev int64) {
 		return // another one has come to fit since, and keeps what was free
 	}
 	for _, x := range before {
-		if ids[x.named()] || in(after, x) {
+		if ids[x.named()] || in(after, x) || w.isOver(x) {
 			continue
 		}
 		for p := range x.Pools {
