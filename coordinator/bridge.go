@@ -61,7 +61,7 @@ func (l *leader) bridge(ctx context.Context, runs []*run.Run, now time.Time) err
 	var g errgroup.Group
 	for _, b := range all {
 		g.Go(func() error {
-			b.claim, b.err = l.claimer.engine.Claim(try, &b.req)
+			b.claim, b.err = l.pools.claimer.engine.Claim(try, &b.req)
 			return nil
 		})
 	}

@@ -124,7 +124,7 @@ func (c *Coordinator) lead(ctx context.Context, term election.Candidate) error {
 	c.leading.Store(true)
 	c.metrics.pools.leading.Store(true)
 	c.claimer.engine.Lead(true)
-	err := newLeader(c.cfg, c.metrics, c.journal, c.claimer, term).run(ctx)
+	err := newLeader(c.cfg, c.metrics, c.journal, term).run(ctx, c.claimer)
 	c.claimer.engine.Lead(false)
 	c.leading.Store(false)
 	c.metrics.pools.leading.Store(false)

@@ -43,9 +43,8 @@ type leader struct {
 	revoker              *claimRevoker
 	deleter              *stepDeleter
 	tasks                *taskDeleter
-	claimer              *claimer
-	pools                *pools             // nil until a run needs some
-	spawn                func(func() error) // ends with the term
+	pools                *pools        // nil until a run needs some
+	follow               func() *pools // follows the pools until the term ends
 
 	troubled   bool  // the last tick failed, which was logged
 	silent     bool  // fencing earlier writes failed, which was logged
@@ -64,11 +63,11 @@ type leader struct {
 	swept    time.Time // when runs to delete were last searched
 }
 
-func newLeader(cfg Config, m *metrics, journal *run.Journal, c *claimer, term election.Candidate) *leader {
+func newLeader(cfg Config, m *metrics, journal *run.Journal, term election.Candidate) *leader {
 	m.estimates.reset()
 	l := &leader{
 		cfg: cfg, metrics: m, state: newState(cfg.Keys), me: run.Candidate{Candidate: term},
-		journal: journal, claimer: c,
+		journal:    journal,
 		fence:      election.NewFence(cfg.Keys.Coordinators(), term),
 		unresolved: true, // of an earlier term on the same lease
 
@@ -83,8 +82,8 @@ func newLeader(cfg Config, m *metrics, journal *run.Journal, c *claimer, term el
 	return l
 }
 
-// run leads until ctx ends, or the term.
-func (l *leader) run(ctx context.Context) error {
+// run leads until ctx ends, or the term. The slots of runs are claimed by c.
+func (l *leader) run(ctx context.Context, c *claimer) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, f := range l.feeds() {
 		g.Go(func() error { return f.Run(ctx) })
@@ -94,7 +93,11 @@ func (l *leader) run(ctx context.Context) error {
 	g.Go(func() error { return l.tasks.run(ctx) })
 	compacter, _ := l.cfg.Backend.(store.Compacter)
 	g.Go(func() error { return (&compaction{cfg: l.cfg, metrics: l.metrics, etcd: compacter}).run(ctx) })
-	l.spawn = g.Go
+	l.follow = func() *pools {
+		p := newPools(c)
+		g.Go(func() error { return p.run(ctx) })
+		return p
+	}
 	g.Go(func() error { return l.loop(ctx) })
 	return g.Wait()
 }
@@ -218,8 +221,7 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 	}
 	l.dirty = false
 	if l.pools == nil && (l.state.queue.gated > 0 || len(l.state.kept) > 0) {
-		l.pools = newPools(l.claimer)
-		l.spawn(func() error { return l.pools.run(ctx) })
+		l.pools = l.follow()
 	}
 	l.revoker.add(l.state.revoke)
 	err := l.tick(ctx, now)

@@ -39,7 +39,7 @@ func snapshotFromBefore(t *testing.T, admit func(*leader, *run.Run)) {
 	t.Cleanup(b.Close)
 	cfg := Config{Backend: b, Keys: store.NewKeys("/b/"), Host: "one"}
 	cfg.fill()
-	l := newLeader(cfg, newMetrics(nil, nil, nil), nil, nil, election.Candidate{Lease: 1, Term: 2})
+	l := newLeader(cfg, newMetrics(nil, nil, nil), nil, election.Candidate{Lease: 1, Term: 2})
 	rec := run.Record{V: store.Now, Status: run.Queued, QueuedAt: time.Unix(1, 0)}
 	admitted, _ := rec.Admit("", time.Unix(2, 0))
 	l.state.rev, l.state.limitsAt, l.state.activeAt, l.steps.at, l.unresolved = 9, 20, 20, 20, false

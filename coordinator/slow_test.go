@@ -30,7 +30,7 @@ func TestALeaderOnASlowEtcdGetsItsChunksThrough(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := newLeader(Config{Backend: b, Keys: keys}, newMetrics(nil, nil, nil), nil, nil, election.Candidate{Lease: lease, Term: resp.Header.Revision})
+		l := newLeader(Config{Backend: b, Keys: keys}, newMetrics(nil, nil, nil), nil, election.Candidate{Lease: lease, Term: resp.Header.Revision})
 		b.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Delay: 1100 * time.Millisecond} })
 		made, failed := 0, 0
 		for round := range 10 {

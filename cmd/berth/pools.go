@@ -217,7 +217,7 @@ func setPool(r *request, name string, change pool.Change) error {
 	if err != nil {
 		return err
 	}
-	warnOfExcess(r, after.Status)
+	warnOfExcess(r.Context, after.Status)
 	return r.print(inspect.PoolOf(after.Status), func(out *page) { setText(out, name, put, before.Spec, before.SpecRevision != 0) })
 }
 
@@ -235,10 +235,10 @@ func setText(out *page, name string, put pool.Put, before pool.Spec, known bool)
 }
 
 // warnOfExcess warns if more slots are claimed than the limit.
-func warnOfExcess(r *request, p pool.Status) {
+func warnOfExcess(c *cli.Context, p pool.Status) {
 	if p.Limit != pool.Unlimited && p.Claimed > p.Limit {
 		more := p.Claimed - p.Limit
-		r.say("warning: %s of '%s' %s claimed, above its limit of %d; no holder is stopped, and no slots are granted until %d %s released",
+		say(c, "warning: %s of '%s' %s claimed, above its limit of %d; no holder is stopped, and no slots are granted until %d %s released",
 			text.Count(p.Claimed, "slot"), p.Name, are(p.Claimed), p.Limit, more, are(more))
 	}
 }

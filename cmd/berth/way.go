@@ -98,7 +98,7 @@ func (w way) setPool(name string, change pool.Change) error {
 	if err != nil {
 		return err
 	}
-	warnOfExcess(r, pool.Status{Name: name, Spec: specOf(*after), Claimed: after.Claimed})
+	warnOfExcess(r.Context, pool.Status{Name: name, Spec: specOf(*after), Claimed: after.Claimed})
 	put := pool.Put{Spec: specOf(*after), Created: !exists}
 	was := pool.Spec{}
 	if exists {
