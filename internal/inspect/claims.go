@@ -117,7 +117,7 @@ type Reason struct {
 	Since    time.Time  `json:"since,omitzero"`
 	Pools    []Shortage `json:"pools,omitempty" nullable:"false"`
 	// Dispatcher grants the claim in its turn.
-	Dispatcher string      `json:"dispatcher,omitempty" doc:"The instance that grants the waiting claims of the pool, as HOST/INSTANCE."`
+	Dispatcher string      `json:"dispatcher,omitempty" doc:"The instance that offers slots to the waiting claims of the pool, as HOST/INSTANCE."`
 	Holders    []HolderRef `json:"holders,omitempty" nullable:"false" doc:"The holders of the slots that are short, up to ten for each pool."`
 }
 

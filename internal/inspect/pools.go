@@ -19,7 +19,7 @@ type Pool struct {
 	ReserveAfter  Duration `json:"reserve_after" doc:"How long a claim waits until free slots are reserved for it; 0s is at once, -1 never."`
 	Paused        bool     `json:"paused"`
 	Survives      Duration `json:"survives" doc:"About how long etcd may be unavailable before holders are stopped, in whole seconds."`
-	Dispatcher    string   `json:"dispatcher,omitempty" doc:"The instance that grants the waiting claims, as HOST/INSTANCE; only while claims wait."`
+	Dispatcher    string   `json:"dispatcher,omitempty" doc:"The instance that offers slots to the waiting claims, as HOST/INSTANCE; only while claims wait."`
 	Deleted       bool     `json:"deleted,omitempty" doc:"The pool was deleted while slots of it were held."`
 	Problem       string   `json:"problem,omitempty" doc:"Why the pool grants nothing, if a value of it can't be read."`
 	Revision      int64    `json:"-"` // of the settings, which is the ETag over HTTP; 0 if the pool was deleted
@@ -39,12 +39,12 @@ func PoolOf(s pool.Status) Pool {
 	}
 }
 
-// DispatcherText says which instance, as HOST/INSTANCE, grants the waiting claims of a pool, or that there is none.
+// DispatcherText says which instance, as HOST/INSTANCE, offers slots to the waiting claims of a pool, or that there is none.
 func DispatcherText(dispatcher string) string {
 	if dispatcher == "" {
 		return "none: " + servedAlone
 	}
-	return dispatcher + " grants the waiting claims"
+	return dispatcher + " offers slots to the waiting claims"
 }
 
 // States of a pool, in the order in which they hide each other.

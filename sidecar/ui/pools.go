@@ -96,7 +96,7 @@ type poolCard struct {
 // Unlimited reports whether the pool has no limit.
 func (c poolCard) Unlimited() bool { return c.Limit == pool.Unlimited }
 
-// Dispatches says which instance grants the waiting claims; empty without any.
+// Dispatches says which instance offers slots to the waiting claims; empty without any.
 func (c poolCard) Dispatches() string {
 	if c.Waiting == 0 {
 		return ""
