@@ -112,7 +112,7 @@ func (c *chaos) observe(h *History, ev *mvccpb.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.times[ev.Kv.ModRevision] = c.now()
-	k, err := parsePoolKey(keys, key)
+	k, _, err := parseKey(keys, key)
 	if err != nil {
 		return
 	}

@@ -24,7 +24,7 @@ func write(t testing.TB, b store.Backend, key, value string) {
 }
 
 func TestAPoolWithAValueThatCantBeReadGrantsNothingAndOthersGoOn(t *testing.T) {
-	junk := oldSlotOf(keys, "bad", 0, 7)
+	junk := numberKey(keys, "bad", 7)
 	for name, c := range map[string]struct {
 		key, value string
 		says       string

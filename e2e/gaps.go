@@ -20,10 +20,8 @@ type Gap struct {
 func (h *History) Received() {
 	now := h.queue.now()
 	if !h.queue.received.IsZero() && now.Sub(h.queue.received) > deaf {
-		for _, d := range h.queue.dispatches {
-			if !d.idle.IsZero() {
-				d.idle = now
-			}
+		for _, d := range h.queue.idle {
+			d.since = now
 		}
 	}
 	h.queue.received = now
@@ -33,69 +31,51 @@ func (h *History) Received() {
 func (h *History) Gaps() []Gap {
 	all := slices.Clone(h.queue.gaps)
 	now := h.queue.now()
-	for _, name := range slices.Sorted(maps.Keys(h.queue.dispatches)) {
-		if d := h.queue.dispatches[name]; !d.idle.IsZero() && now.Sub(d.idle) >= shortestGap {
-			all = append(all, Gap{name, d.idle, now, d.stuck})
+	for _, name := range slices.Sorted(maps.Keys(h.queue.idle)) {
+		if d := h.queue.idle[name]; now.Sub(d.since) >= shortestGap {
+			all = append(all, Gap{name, d.since, now, d.stuck})
 		}
 	}
 	return all
-}
-
-// passed reports whether every dispatcher certainly passes a waiter by now, so that it keeps
-// nothing from those behind it.
-func (h *History) passed(w *waiter) bool {
-	now := h.queue.now()
-	if key := h.leaseOf(w); key != "" && !h.queue.leases[key] {
-		return now.Sub(h.queue.leaseEnds[key]) > noticedLease
-	}
-	if all := h.queue.notices[w.value.Holder.id()]; all != nil {
-		for _, x := range all.open {
-			if now.Sub(x.putAt) > lateAcknowledged {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // noteIdle notes in which pools a waiter fits now, and ends the gaps of those that moved.
 func (h *History) noteIdle(moved map[string]bool) {
 	q := &h.queue
 	fitting, now := h.fitting(), q.now()
-	for name, d := range q.dispatches {
-		stuck, fits := fitting[name]
-		switch {
-		case d.idle.IsZero() && fits:
-			d.idle = now
-		case !d.idle.IsZero() && (!fits || moved[name]):
-			if now.Sub(d.idle) >= shortestGap {
-				q.gaps = append(q.gaps, Gap{name, d.idle, now, d.stuck})
-			}
-			if d.idle = (time.Time{}); fits {
-				d.idle = now
-			}
+	for name, d := range q.idle {
+		if _, fits := fitting[name]; fits && !moved[name] {
+			continue
 		}
-		d.stuck = stuck
+		if now.Sub(d.since) >= shortestGap {
+			q.gaps = append(q.gaps, Gap{name, d.since, now, d.stuck})
+		}
+		delete(q.idle, name)
+	}
+	for name, stuck := range fitting {
+		if q.idle[name] == nil {
+			q.idle[name] = &idling{since: now}
+		}
+		q.idle[name].stuck = stuck
 	}
 }
 
-// fitting returns the first waiter that the dispatcher of each pool has to grant now. A waiter
-// that a dispatcher may skip takes its slots, but does not count.
+// fitting returns the first waiter of each pool that fits now and was not granted, under the first of its pools by name. A waiter
+// that may be left out takes its slots, but does not count; nothing is kept for one that is passed.
 func (h *History) fitting() map[string]string {
 	all := map[string]string{}
-	if !slices.ContainsFunc(slices.Collect(maps.Values(h.queue.dispatches)), func(d *dispatch) bool { return d.dispatched }) {
+	if !h.queue.dispatched || len(h.queue.line) == 0 {
 		return all
 	}
 	free, reserved := h.free(), map[string]bool{}
 	for _, w := range h.queue.line {
-		if !h.possible(w) || h.passed(w) {
+		if !w.whole || !h.possible(w) || h.passed(w) {
 			continue
 		}
 		switch anyReserved := h.anyOf(reserved, w); {
 		case h.fits(free, w):
-			name := lowest(w.value.Pools)
-			if all[name] == "" && h.dispatch(name).dispatched && !h.excused(w, "", h.rev) {
-				all[name] = fmt.Sprintf("%s of %s/%s", w.wait.Claim, w.value.Holder.Host, w.value.Holder.Instance)
+			if name := lowest(w.value.Pools); all[name] == "" && !h.stuckExcused(w) {
+				all[name] = fmt.Sprintf("%s of %s/%s", w.value.Claim, w.value.Holder.Host, w.value.Holder.Instance)
 			}
 		case !w.value.Reserve || anyReserved:
 			continue
@@ -111,6 +91,12 @@ func (h *History) fitting() map[string]string {
 	return all
 }
 
+// stuckExcused reports whether a waiter that fits may be left out for long: its owner may have no place for it, or it has its
+// slots and its demand goes later.
+func (h *History) stuckExcused(w *waiter) bool {
+	return w.value.Sole || w.value.Holder.Step != "" || h.holding[w.value.Claim] != nil
+}
+
 func (h *History) anyOf(pools map[string]bool, w *waiter) bool {
 	for name := range w.value.Pools {
 		if pools[name] {
@@ -118,4 +104,15 @@ func (h *History) anyOf(pools map[string]bool, w *waiter) bool {
 		}
 	}
 	return false
+}
+
+// lowest is the first of a claim's pools by name.
+func lowest(pools map[string]int) string {
+	low := ""
+	for name := range pools {
+		if low == "" || name < low {
+			low = name
+		}
+	}
+	return low
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -44,7 +43,7 @@ func (h *History) Restored(rev int64, all []*mvccpb.KeyValue) *History {
 	n := NewHistory(h.keys)
 	n.ignored = h.ignored
 	n.queue.now = h.queue.now
-	n.claims, n.grown, n.lined = map[string]bool{}, map[string]bool{}, map[string]bool{}
+	n.beginRevision()
 	for _, kv := range all {
 		n.event(&mvccpb.Event{Kv: kv})
 	}
@@ -52,11 +51,25 @@ func (h *History) Restored(rev int64, all []*mvccpb.KeyValue) *History {
 	for id := range n.byClaim {
 		n.checkClaim(id)
 	}
-	for key, fence := range h.fences {
-		n.fences[key] = max(n.fences[key], fence)
+	n.checkDemands()
+	for key, rev := range h.revisions {
+		n.revisions[key] = max(n.revisions[key], rev)
+	}
+	for name, p := range h.pools {
+		n.pool(name).keepFences(p)
 	}
 	n.violations = nil
 	return n
+}
+
+// keepFences has the fencing tokens of numbers go on from those of another history.
+func (p *poolState) keepFences(before *poolState) {
+	if more := len(before.numbers) - len(p.numbers); more > 0 {
+		p.numbers = append(p.numbers, make([]numberState, more)...)
+	}
+	for i, x := range before.numbers {
+		p.numbers[i].fence = max(p.numbers[i].fence, x.fence)
+	}
 }
 
 // Replaced records that the cluster of the restore has another id than the one before. No process
@@ -121,13 +134,8 @@ func inOrder(all []*mvccpb.KeyValue) []*mvccpb.KeyValue {
 func (h *History) Forget() (ended int) {
 	before := len(h.holds)
 	h.queue.gaps = nil
-	for key, at := range h.queue.leaseEnds {
-		if h.queue.now().Sub(at) > time.Minute {
-			delete(h.queue.leaseEnds, key)
-		}
-	}
 	h.holds = slices.DeleteFunc(h.holds, func(x *Hold) bool { return x.To != 0 })
-	h.waits = slices.DeleteFunc(h.waits, func(w *Wait) bool { return w.To != 0 })
+	h.demands.waits = slices.DeleteFunc(h.demands.waits, func(w *Wait) bool { return w.To != 0 })
 	return before - len(h.holds)
 }
 
