@@ -63,7 +63,7 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 			capacities = append(capacities, admit.Capacity{Limit: p.Limit, Used: p.Claimed, Open: !p.Paused})
 		}
 		waiter := func(needs map[string]int, reserve bool) *admit.Waiter {
-			one := &admit.Waiter{Reserve: reserve, Mine: true}
+			one := &admit.Waiter{Reserve: reserve}
 			for name, n := range needs {
 				one.Needs = append(one.Needs, admit.Need{Pool: slices.Index(names, name), N: n})
 			}
@@ -72,7 +72,7 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 		var all []*admit.Waiter
 		fits := func(w *admit.Waiter) bool {
 			all = append(all, w)
-			grants := admit.Admit(capacities, all).Grants
+			grants := admit.Admit(capacities, all)
 			return slices.Contains(grants, len(all)-1)
 		}
 		for _, q := range s.waiting() {
@@ -94,7 +94,7 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 			}
 		}
 		var got []int
-		for _, i := range admit.Admit(capacities, all).Grants {
+		for _, i := range admit.Admit(capacities, all) {
 			if i >= first {
 				got = append(got, i)
 			}

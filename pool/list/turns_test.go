@@ -180,12 +180,12 @@ func TestTurnsAgreeWithSpace(t *testing.T) {
 		f := s.fill(s.waiting(), nil)
 		for _, q := range s.waiting() {
 			if f.wants(q) {
-				one := &admit.Waiter{Mine: true, Reserve: q.Reserve}
+				one := &admit.Waiter{Reserve: q.Reserve}
 				for name, n := range q.Pools {
 					one.Needs = append(one.Needs, admit.Need{Pool: slices.IndexFunc(statuses, func(p pool.Status) bool { return p.Name == name }), N: n})
 				}
 				all = append(all, one)
-				if granted := admit.Admit(capacities, all).Grants; !slices.Contains(granted, len(all)-1) {
+				if granted := admit.Admit(capacities, all); !slices.Contains(granted, len(all)-1) {
 					continue
 				}
 				if turns++; !own[q.ref] {

@@ -123,7 +123,7 @@ func (w *world) admittedWith(all []waiter, taken map[string]int) []waiter {
 	}
 	var ws []*admit.Waiter
 	for _, x := range all {
-		a := &admit.Waiter{Mine: true, Reserve: x.Reserve}
+		a := &admit.Waiter{Reserve: x.Reserve}
 		for i, p := range poolNames {
 			if n := x.Pools[p]; n > 0 {
 				a.Needs = append(a.Needs, admit.Need{Pool: i, N: n})
@@ -132,7 +132,7 @@ func (w *world) admittedWith(all []waiter, taken map[string]int) []waiter {
 		ws = append(ws, a)
 	}
 	var granted []waiter
-	for _, i := range admit.Admit(capacities, ws).Served() {
+	for _, i := range admit.Admit(capacities, ws) {
 		granted = append(granted, all[i])
 	}
 	return granted
