@@ -30,12 +30,12 @@ func TestAPoolWithAValueThatCantBeReadGrantsNothingAndOthersGoOn(t *testing.T) {
 		says       string
 	}{
 		"a slot that is no JSON":      {junk, "{", junk},
-		"a slot of a newer berth":     {junk, `{"v":2,"what":"ever"}`, "version 2"},
-		"a slot with fields":          {junk, `{"v":1,"n":1,"claim":"x","main":"bad/0/7","more":1}`, "more"},
-		"a slot that holds none":      {junk, `{"v":1,"n":0,"claim":"x","main":"bad/0/7"}`, "can't be held"},
-		"a spec of a newer berth":     {keys.Spec("bad"), `{"v":2,"limit":3}`, "version 2"},
-		"a spec without sense":        {keys.Spec("bad"), `{"v":1,"limit":-7,"lease_duration":"5s","reserve_after":"0s"}`, "limit"},
-		"a key that is never written": {keys.Pools() + "bad/slots/0/0", "x", "none that berth writes"},
+		"a slot of a newer berth":     {junk, `{"v":3,"what":"ever"}`, "version 3"},
+		"a slot with fields":          {junk, `{"v":2,"claim":"x","main":"bad/7","more":1}`, "more"},
+		"a slot that holds a count":   {junk, `{"v":2,"count":1,"claim":"x","main":"bad/7"}`, "count"},
+		"a spec of a newer berth":     {keys.Spec("bad"), `{"v":3,"limit":3}`, "version 3"},
+		"a spec without sense":        {keys.Spec("bad"), `{"v":2,"limit":-7,"lease_duration":"5s","reserve_after":"0s"}`, "limit"},
+		"a key that is never written": {keys.Pools() + "bad/slots/0/0", "x", "not one of"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := embedtest.New(t)

@@ -348,7 +348,7 @@ func (p *plan) handOn(from *Claim) bool {
 		return false
 	}
 	d := p.queue.first(from.kind)
-	if d == nil || d.claim.accused || !d.claim.reserve(p.leases, p.memory.leaseDuration(d.claim)) {
+	if d == nil || d.claim.accused || p.queue.passes(d) || !d.claim.reserve(p.leases, p.memory.leaseDuration(d.claim)) {
 		return false
 	}
 	it := &item{kind: takes, claim: d.claim, from: from}

@@ -587,6 +587,21 @@ func (q *queue) first(kind string) *demand {
 	return d
 }
 
+// passes reports whether a demand that is first of its kind ranks behind one of another kind that reserves in one of its pools.
+func (q *queue) passes(d *demand) bool {
+	shared := func(name string) bool { return slices.Contains(d.claim.pools, name) }
+	for kind := range q.ranks {
+		x := q.first(kind)
+		if x == nil || !x.reserves || before(x, d) >= 0 {
+			continue
+		}
+		if slices.ContainsFunc(x.claim.pools, shared) {
+			return true
+		}
+	}
+	return false
+}
+
 // find returns the demand that an offer names, nil if its key does not list it. It is unknown while its key is put for the first
 // time.
 func (q *queue) find(ref wire.DemandRef) (d *demand, unknown bool) {
