@@ -37,6 +37,26 @@ func TestDirectClaimsNeverExceedALimit(t *testing.T) {
 	}
 }
 
+// Schedules in which a check failed once.
+func TestSchedulesThatFailed(t *testing.T) {
+	long(t)
+	for _, of := range []struct {
+		seldom, ids int
+		seeds       []uint64
+	}{
+		{seldom: 2, ids: 4, seeds: []uint64{70, 96, 129, 205, 537}},
+		{seldom: 8, ids: 3, seeds: []uint64{106, 353, 1608, 1674}},
+	} {
+		for _, seed := range of.seeds {
+			w := newWorld(seed, nil)
+			w.seldom, w.ids = of.seldom, of.ids
+			if w.run(600); len(w.errs) > 0 {
+				t.Errorf("schedule %d: %s", seed, strings.Join(w.errs, "\n"))
+			}
+		}
+	}
+}
+
 func TestEveryCompareIsNeeded(t *testing.T) {
 	long(t)
 	slot := func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/slots/") }

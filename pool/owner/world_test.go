@@ -41,13 +41,11 @@ type world struct {
 	errs      []string
 	space     spaceOf
 	mutant    mutant
-	nobody    bool  // dispatches
-	seldom    int   // one part in so many is without a dispatcher
-	shown     int64 // the revision at which etcd is read, 0 for the last one
-	// tookOffer is when slots of a pool were taken last by a claim that had an offer.
-	tookOffer map[string]int64
-	turns     []*Claim // of the revision that is being checked
-	apart     int64    // the last revision at which demands may have been put without a pool becoming pending
+	nobody    bool     // dispatches
+	seldom    int      // one part in so many is without a dispatcher
+	ids       int      // one claim in so many chooses its id
+	shown     int64    // the revision at which etcd is read, 0 for the last one
+	turns     []*Claim // that take slots although others wait, in the revision that is being checked
 	stats
 }
 
@@ -114,7 +112,7 @@ func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(seed, 1)), etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")},
 		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, chosen: map[string]bool{}, written: newWritten(), workers: newWorkers(seed), transfers: newTakeOvers(),
-		tookOffer: map[string]int64{}, seldom: 8,
+		seldom: 8, ids: 4,
 	}
 	w.d, w.transfers.w = newStandIn(w), w
 	w.etcd.OnCommit(w.committed)
@@ -268,7 +266,7 @@ func (w *world) claim(h *host, needs map[string]int) *Claim {
 	r.ID = fmt.Sprint("c", w.stats.claims)
 	switch {
 	case needs != nil:
-	case w.IntN(4) == 0:
+	case w.ids > 0 && w.IntN(w.ids) == 0:
 		w.choose(h, r)
 	default:
 		w.writeWith(r, r.ID)
