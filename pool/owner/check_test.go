@@ -204,6 +204,9 @@ func (w *world) rest() {
 					w.deliver(h)
 				}
 			}
+			busy = w.audit(h) || h.Orphans() > 0 || busy
+			w.audit(h)
+			busy = busy || h.busy()
 			busy = busy || h.surveys.wanted() || len(h.queue.fresh)+len(h.queue.changed)+len(h.commits.again) > 0
 			if len(h.queue.shelf.list)+len(h.commits.shelf.list) > 0 {
 				busy, w.clock = true, w.clock+shelfTime
@@ -242,8 +245,8 @@ func (w *world) rest() {
 // busy reports whether anything of a host is on its way.
 func (h *host) busy() bool {
 	n := len(h.reads) + len(h.events)
-	for _, x := range h.halves {
-		if n += len(x.sent); x.unknown {
+	for i, x := range h.halves {
+		if n += len(x.sent); x.unknown && (i > 0 || !h.whole) {
 			n++
 		}
 	}
@@ -277,13 +280,6 @@ func (w *world) checkWaiting() {
 			delete(in, name)
 		}
 	}
-	for _, h := range w.hosts {
-		for _, c := range h.held {
-			if w.forced[c.fence] { // it does not know yet that its slots, which say that it does not wait, are gone
-				delete(in, asked(c.request))
-			}
-		}
-	}
 	for id := range in {
 		w.check(false, "etcd has a demand of claim %s, which does not wait", id)
 	}
@@ -291,9 +287,6 @@ func (w *world) checkWaiting() {
 		lent := map[string]*state{}
 		for _, p := range poolNames {
 			lent[p] = w.state(p)
-		}
-		if w.nobody && w.unaware(x.key.Host) {
-			continue
 		}
 		_, ok := w.d.offer(x, lent)
 		w.check(!ok, "claim %s waits although it fits", x.Claim)
@@ -322,7 +315,7 @@ func (w *world) checkRest() {
 	}
 	w.checkIDs()
 	for is := range known {
-		w.check(w.forced[is.rev], "%s of revision %d is gone", is.key, is.rev)
+		w.check(false, "%s of revision %d is gone", is.key, is.rev)
 	}
 }
 
@@ -334,11 +327,6 @@ func (w *world) findFree() {
 	behind := waiter{Demand: wire.Demand{Claim: "behind", Pools: map[string]int{name: 1}}}
 	granted := w.admitted(append(w.waiters(), behind))
 	fits := slices.ContainsFunc(granted, func(x waiter) bool { return x.Claim == behind.Claim })
-	for _, c := range h.held { // it does not know that the slots are free
-		if w.forced[c.fence] && fits {
-			return
-		}
-	}
 	c := w.claim(h, map[string]int{name: 1})
 	for round := 0; h.asked[c] && round < 500; round++ {
 		w.clock += localWait

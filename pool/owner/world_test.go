@@ -38,6 +38,7 @@ type world struct {
 	written   *written
 	workers   *workers
 	transfers *takeOvers
+	lives     lives
 	errs      []string
 	space     spaceOf
 	mutant    mutant
@@ -64,8 +65,11 @@ type host struct {
 	asked  map[*Claim]bool // neither granted nor refused yet, or not released yet
 	halves []*half
 	reads  []*message
-	events []*mvccpb.Event // of its offers, on their way
-	dead   []store.LeaseID // leases that have ended, unknown to it
+	events []*mvccpb.Event        // of its offers, on their way
+	dead   []store.LeaseID        // leases that have ended, unknown to it
+	ids    map[store.LeaseID]bool // leases that have claims, or had
+	audit  *auditing
+	whole  bool // after a restore, all that it holds is to be audited before it commits
 }
 
 // half is a half of the writer of a host.
@@ -96,6 +100,9 @@ func (l leasesOf) Acquire(time.Duration, int) (store.LeaseID, bool) {
 	}
 	if l.h.leases[l.presence] == 0 {
 		l.h.leases[l.presence], _, _ = l.etcd.Grant(time.Hour) // 0 if etcd is full
+		if !l.presence {
+			l.h.ids[l.h.leases[false]] = true
+		}
 	}
 	return l.h.leases[l.presence], l.h.leases[l.presence] != 0
 }
@@ -120,16 +127,20 @@ func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 		w.setSpec(p)
 	}
 	for i := range 2 + w.IntN(2) {
-		h := &host{name: fmt.Sprint("host-", i), asked: map[*Claim]bool{}, leases: map[bool]store.LeaseID{}}
-		h.Owner = New(Config{Keys: w.keys.Keys, Host: h.name, Instance: "i", Leases: leasesOf{w, h, false}, Presence: leasesOf{w, h, true}})
-		h.halves = []*half{{Half: h.Commits()}, {Half: h.Queue()}}
-		for _, x := range h.halves {
-			for !x.Fenced(w.must(x.Fence())) {
-			}
-		}
-		w.hosts = append(w.hosts, h)
+		w.hosts = append(w.hosts, w.begin(&host{name: fmt.Sprint("host-", i), asked: map[*Claim]bool{}, leases: map[bool]store.LeaseID{}, ids: map[store.LeaseID]bool{}}))
 	}
 	return w
+}
+
+// begin has a process of a host begin.
+func (w *world) begin(h *host) *host {
+	h.Owner = New(Config{Keys: w.keys.Keys, Host: h.name, Instance: "i", Leases: leasesOf{w, h, false}, Presence: leasesOf{w, h, true}})
+	h.halves = []*half{{Half: h.Commits()}, {Half: h.Queue()}}
+	for _, x := range h.halves {
+		for !x.Fenced(w.must(x.Fence())) {
+		}
+	}
+	return h
 }
 
 // now is the time of the world: each claim that is asked for takes a while.
@@ -183,6 +194,10 @@ func (w *world) run(steps int) *world {
 }
 
 func (w *world) step(h *host) {
+	if w.lives.often > 0 && w.IntN(w.lives.often) == 0 {
+		w.live(h)
+		return
+	}
 	switch x := w.IntN(100); {
 	case x < 25:
 		w.claim(h, nil)
@@ -357,8 +372,8 @@ func (w *world) unknownStamps() {
 
 // send sends what an instance has to send.
 func (w *world) send(h *host) {
-	for _, x := range h.halves {
-		if x.unknown {
+	for i, x := range h.halves {
+		if x.unknown || i == 0 && h.whole {
 			continue
 		}
 		if t, ok := x.Next(w.now(), time.Unix(int64(w.stats.claims), 0)); ok {
@@ -375,6 +390,9 @@ func (w *world) send(h *host) {
 
 func (w *world) results(h *host) {
 	for _, r := range h.Results() {
+		if r.Claim.found && !h.asked[r.Claim] && !slices.Contains(h.held, r.Claim) {
+			continue // a key that belonged to no claim
+		}
 		w.seated(h, r)
 		switch r.Outcome {
 		case Waits:
@@ -385,6 +403,7 @@ func (w *world) results(h *host) {
 			w.stays(h, r.Claim, r.Err)
 			continue
 		case Lost:
+			w.lives.lost++
 			w.checkCombined(r)
 			h.held = slices.DeleteFunc(h.held, func(c *Claim) bool { return c == r.Claim })
 			delete(h.asked, r.Claim)
@@ -423,6 +442,7 @@ func (w *world) deliver(h *host) {
 			w.mutant.changeRead(m.resp)
 			h.Read(m.resp, m.err)
 		}
+	case h.halves[x].unknown && x == 0 && h.whole:
 	case h.halves[x].unknown:
 		w.resolve(h, h.halves[x])
 	default:
