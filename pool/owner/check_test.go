@@ -185,12 +185,10 @@ func (w *world) rest() {
 		w.deliverLate()
 	}
 	w.written.refusing = false
-	enough := 2
-	if w.nobody {
-		enough = 5 // the answer to a survey may be lost, and no lease be there
-	}
-	for round, quiet := 0, 0; quiet < enough; round++ {
+	defer func() { w.calm = false }()
+	for round, quiet := 0, 0; quiet < 3; round++ {
 		busy := false
+		w.calm = quiet > 0
 		was := w.etcd.Revision()
 		w.clock += localWait
 		for _, h := range w.hosts {
@@ -208,6 +206,7 @@ func (w *world) rest() {
 			w.audit(h)
 			busy = busy || h.busy()
 			busy = busy || h.surveys.wanted() || len(h.queue.fresh)+len(h.queue.changed)+len(h.commits.again) > 0
+			busy = busy || h.Space().Full() // an answer was late
 			if len(h.queue.shelf.list)+len(h.commits.shelf.list) > 0 {
 				busy, w.clock = true, w.clock+shelfTime
 			}

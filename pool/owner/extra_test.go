@@ -55,7 +55,7 @@ func (w *world) refuses(t *pb.TxnRequest) (err error) {
 	switch {
 	case names(t, "/denied/"), w.written.refusing && names(t, "/pools/gpu/demands/"):
 		err = store.ErrDenied
-	case w.IntN(100) == 0:
+	case !w.calm && w.IntN(100) == 0:
 		err = store.ErrTokenExpired
 	default:
 		return nil

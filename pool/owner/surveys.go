@@ -251,11 +251,7 @@ func (s *surveys) decide(v *survey) {
 	fit := map[*demand]bool{}
 	for _, ref := range turns.Own() {
 		d, _ := s.queue.find(ref)
-		switch {
-		case d == nil || v.brief || !v.knows(d.claim.pools):
-			continue
-		case d.over: // what its claim has held is gone, and so is the record that says so
-			s.queue.change(d.key)
+		if d == nil || d.over || v.brief || !v.knows(d.claim.pools) {
 			continue
 		}
 		if fit[d] = true; d.fit(v.at) || v.serves == servesAll {

@@ -42,6 +42,7 @@ type world struct {
 	errs      []string
 	space     spaceOf
 	mutant    mutant
+	calm      bool     // no message is lost or refused, and each lease is granted
 	nobody    bool     // dispatches
 	seldom    int      // one part in so many is without a dispatcher
 	ids       int      // one claim in so many chooses its id
@@ -95,7 +96,7 @@ type leasesOf struct {
 }
 
 func (l leasesOf) Acquire(time.Duration, int) (store.LeaseID, bool) {
-	if l.IntN(10) == 0 {
+	if !l.calm && l.IntN(10) == 0 {
 		return 0, false
 	}
 	if l.h.leases[l.presence] == 0 {
@@ -468,7 +469,7 @@ func (w *world) carryOn(sent *[]*message) *message {
 	}
 	m := (*sent)[0]
 	if !m.carried {
-		if m.carried = true; w.IntN(20) == 0 { // it comes later, or never
+		if m.carried = true; !w.calm && w.IntN(20) == 0 { // it comes later, or never
 			m.err = errLost
 			if w.IntN(2) == 0 {
 				w.late = append(w.late, m.t)
@@ -479,7 +480,7 @@ func (w *world) carryOn(sent *[]*message) *message {
 		return nil
 	}
 	*sent = (*sent)[1:]
-	if m.err == nil && w.IntN(20) == 0 {
+	if m.err == nil && !w.calm && w.IntN(20) == 0 {
 		m.resp, m.err = nil, errLost
 	}
 	return m
