@@ -609,6 +609,55 @@ func TestAPoolIsReadUntilItIsKnown(t *testing.T) {
 	r.want("offers", r.offered(), "a-0-0 db=1")
 }
 
+// While a pool is read again, nothing is offered in it: what has come since it was read before counts then.
+func TestNothingIsOfferedInAPoolThatIsReadAgain(t *testing.T) {
+	r := newRig(t)
+	r.spec("db", 1, false)
+	r.hold("x", "db", 0)
+	r.demand("a", 0, ask(0, "db=1"))
+	r.put(store.Delete(r.keys.Pending("db")))
+	show := func() {
+		for m, ok := r.follow.Next(1); ok; m, ok = r.follow.Next(1) {
+			r.d.Events(m.Revision, m.Events, r.now)
+		}
+	}
+	show()
+	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
+	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.Delete(r.keys.Number("db", 0)))})
+	show() // it was free when all was read
+	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
+	req := &pool.Request{ID: "held", Slots: map[string]int{"db": 1}, Holder: pool.Holder{Host: "x", Instance: "i"}}
+	put := wire.Spell(req).Puts(map[string]slots.Held{"db": {Numbers: []int{0}}}, wire.Written{Since: time.Unix(1, 0)})[0]
+	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.Put(put.Key(r.keys), put.Value, 0))})
+	show()
+	if txn, ok := r.d.Next(r.now); ok {
+		resp, _ := r.etcd.Txn(txn)
+		r.d.Answer(resp, nil, r.now)
+	}
+	r.want("while it is read", r.offered())
+	r.show()
+	r.run()
+	r.want("when it was read", r.offered())
+	r.put(store.Delete(r.keys.Number("db", 0)))
+	r.run()
+	r.want("at last", r.offered(), "a-0-0 db=1")
+}
+
+// What was read of a pool that is known since does not replace what has come meanwhile.
+func TestALateReadChangesNothing(t *testing.T) {
+	r := newRig(t)
+	r.spec("db", 1, false)
+	r.demand("a", 0, ask(0, "db=1"))
+	late := Listing{Revision: r.etcd.Revision(), Pools: []string{"db"}}
+	for kv := range r.etcd.All(r.keys.Pool("db")) {
+		late.Pages = append(late.Pages, []*mvccpb.KeyValue{kv})
+	}
+	r.hold("x", "db", 0)
+	r.d.Listed(late, r.now)
+	r.run()
+	r.want("offers", r.offered())
+}
+
 // To its own instance a dispatcher offers in memory.
 func TestOwnOffers(t *testing.T) {
 	r := newRig(t)

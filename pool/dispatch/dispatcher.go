@@ -94,12 +94,8 @@ func (d *Dispatcher) Wants() []string { return d.view.read() }
 
 // Listed records a listing. The first one has to be of all, with each pool that is pending, and events may be shown only after
 // it. A listing of all replaces what is known: it is to be made again whenever events may be missing. Other pools of demands are
-// read next. Pools that were read before it, or at revision 0, for not at all, are to be read again.
+// read next. Pools that were read too early, or at revision 0, for not at all, are to be read again.
 func (d *Dispatcher) Listed(l Listing, now time.Duration) {
-	if !l.All && l.Revision < d.view.listed {
-		d.view.wantAgain(l.Pools)
-		return
-	}
 	var had []*open
 	var early []*mvccpb.Event
 	if l.All {
@@ -119,12 +115,18 @@ func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 			}
 		}
 	}
-	for _, name := range l.Pools {
+	pools := l.Pools
+	if !l.All {
+		pools = d.view.awaited(pools, l.Revision)
+	}
+	for _, name := range pools {
 		early = append(early, d.listed(d.view.follow(name), l.Revision)...)
 	}
 	for _, page := range l.Pages {
 		for _, kv := range page {
-			d.apply(&mvccpb.Event{Type: mvccpb.PUT, Kv: kv}, now)
+			if name, _ := d.view.poolOf(string(kv.Key)); l.All || slices.Contains(pools, name) {
+				d.apply(&mvccpb.Event{Type: mvccpb.PUT, Kv: kv}, now)
+			}
 		}
 	}
 	for _, ev := range early {
@@ -163,7 +165,7 @@ func (d *Dispatcher) unlisted(p *followed) []*mvccpb.Event {
 		d.changed[batchName{name, key.first(p.name)}] = true
 	}
 	p.clear()
-	return p.unread(unknown)
+	return p.unread(unknown, 0)
 }
 
 // lendIn lends a pool what is offered of it.

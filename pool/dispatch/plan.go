@@ -136,9 +136,11 @@ func (p *plan) turn(l *lane) bool {
 	return p.serve(x)
 }
 
-// refused reports whether a pool that a demand needs does not exist.
+// refused reports whether a pool that a demand needs does not exist, as far as is known.
 func (x *demand) refused() bool {
-	return slices.ContainsFunc(x.needs, func(n need) bool { return n.pool.spec == nil && len(n.pool.unreadable) == 0 })
+	return slices.ContainsFunc(x.needs, func(n need) bool {
+		return n.pool.spec == nil && n.pool.known == known && len(n.pool.unreadable) == 0
+	})
 }
 
 // passes reports whether a demand is left out because its owner was silent, or has enough offers in a pool in which others

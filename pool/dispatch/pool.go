@@ -38,7 +38,7 @@ type followed struct {
 	index int // of its capacity
 	known knowledge
 	// at is the revision at which it was read: events up to it are part of what was read. Those that came before it was
-	// read are in early.
+	// read are in early; while it is to be read, those up to at were dropped.
 	at    int64
 	early []*mvccpb.Event
 
@@ -87,10 +87,10 @@ func (p *followed) clear() {
 	p.ignored = map[string]error{}
 }
 
-// capacity returns what may be granted of the pool.
+// capacity returns what may be granted of the pool: nothing while it is read again, since what has come meanwhile is not known.
 func (p *followed) capacity() admit.Capacity {
 	c := admit.Capacity{Used: p.slots.Used()}
-	if p.spec != nil {
+	if p.spec != nil && p.known == known {
 		c.Limit, c.Open = p.spec.Limit, !p.spec.Paused && p.spec.Limit != pool.Closed && len(p.unreadable) == 0
 	}
 	return c
@@ -116,12 +116,16 @@ func (p *followed) listed(revision int64) (early []*mvccpb.Event) {
 	return early
 }
 
-// unread forgets that a pool was read: what comes is to be kept until it is, or to be dropped.
-func (p *followed) unread(k knowledge) (early []*mvccpb.Event) {
+// unread forgets that a pool was read, and the events up to a revision that came since: what comes is to be kept until it is, or
+// to be dropped.
+func (p *followed) unread(k knowledge, latest int64) (early []*mvccpb.Event) {
 	early = p.early
-	p.known, p.early = k, nil
+	p.known, p.at, p.early = k, latest, nil
 	return early
 }
+
+// awaits reports whether the pool is to be read, at a revision or a later one.
+func (p *followed) awaits(revision int64) bool { return p.known == reading && p.at <= revision }
 
 // put records a key below the pool's prefix, other than one of demands. It returns what the main key of a claim says.
 func (p *followed) put(k wire.Keys, kv *mvccpb.KeyValue) (h holding, ok bool) {

@@ -20,6 +20,7 @@ type view struct {
 	keys     wire.Keys
 	revision int64
 	listed   int64 // the revision of the last listing of all; 0 before
+	latest   int64 // that of the last event, which may not be shown yet
 	pools    map[string]*followed
 	byIndex  []*followed // nil where there is none
 	pending  map[string]int64
@@ -67,7 +68,7 @@ func (v *view) sleep() int64 {
 
 // begin begins a listing of all at a revision.
 func (v *view) begin(revision int64) {
-	v.revision, v.listed = max(v.revision, revision), revision
+	v.revision, v.listed, v.latest = max(v.revision, revision), revision, max(v.latest, revision)
 	clear(v.pending)
 }
 
@@ -80,17 +81,22 @@ func (v *view) read() []string {
 
 // want has a pool read.
 func (v *view) want(p *followed) {
-	p.unread(reading)
+	p.unread(reading, v.latest)
 	v.wants[p.name] = true
 }
 
-// wantAgain has those of some pools read again that are not known.
-func (v *view) wantAgain(names []string) {
+// awaited returns those of some pools that are to be read, and were at a revision that is late enough. The others are read again.
+func (v *view) awaited(names []string, revision int64) (all []string) {
 	for _, name := range names {
-		if p := v.pools[name]; p != nil && p.known == reading {
-			v.want(p)
+		switch p := v.pools[name]; {
+		case p == nil || p.known != reading: // it is not followed, or what is known is later
+		case p.awaits(revision):
+			all = append(all, name)
+		default:
+			v.wants[name] = true
 		}
 	}
+	return all
 }
 
 // wantAll has the other pools of demands read that are not known: a listing of all may have the pending ones only, and a demand
@@ -133,8 +139,9 @@ func (v *view) poolOf(key string) (name, rest string) {
 	return name, rest
 }
 
-// isNew reports whether an event is not part of what was read.
+// isNew records that an event has come, and reports whether it is not part of what was read.
 func (v *view) isNew(key string, revision int64) bool {
+	v.latest = max(v.latest, revision)
 	if !strings.HasPrefix(key, v.keys.Pools()) {
 		return revision > v.listed
 	}

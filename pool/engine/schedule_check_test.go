@@ -225,7 +225,7 @@ func (w *world) checkRole(ev *mvccpb.Event) {
 	silent := slices.ContainsFunc(role.TakeOvers, func(t time.Time) bool { return !slices.ContainsFunc(was.TakeOvers, t.Equal) })
 	ranks := []wire.Kind{wire.Command, wire.Service, wire.Server, wire.Coordinator}
 	switch {
-	case was.Ends, was.Host == role.Host, w.sender.links.leads:
+	case was.Ends, was.Host == role.Host, role.Kind == wire.Coordinator: // who leads may take it from all others
 	case silent:
 		w.seen["silent"]++
 		w.check(w.now-w.marked >= 2*time.Second, "%s takes the role for silence, %v after a sign of life", role.Host, w.now-w.marked)
@@ -670,7 +670,11 @@ func (w *world) drain() {
 	if w.visit(); len(w.errs) > 0 {
 		return
 	}
-	for _, prefix := range []string{w.keys.OffersAll(), w.keys.Pending(""), w.keys.ID(""), w.keys.Pools()} {
+	prefixes := []string{w.keys.Pending(""), w.keys.ID(""), w.keys.Pools()}
+	if w.dispatched() { // who takes the role next deletes what is left of offers
+		prefixes = append(prefixes, w.keys.OffersAll())
+	}
+	for _, prefix := range prefixes {
 		for kv := range w.etcd.All(prefix) {
 			w.check(strings.HasSuffix(string(kv.Key), "/spec"), "drain: %s is left: %s", kv.Key, kv.Value)
 		}

@@ -76,6 +76,6 @@ func (w *world) checkIDs() {
 		delete(known, id)
 	}
 	for id, rev := range known {
-		w.check(w.forced[rev], "id %s of revision %d is gone", id, rev)
+		w.check(false, "id %s of revision %d is gone", id, rev)
 	}
 }

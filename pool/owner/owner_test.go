@@ -37,6 +37,31 @@ func TestDirectClaimsNeverExceedALimit(t *testing.T) {
 	}
 }
 
+// Schedules in which a check failed once.
+func TestSchedulesThatFailed(t *testing.T) {
+	long(t)
+	for _, of := range []struct {
+		seldom, ids int
+		fills       bool
+		lives       int
+		seeds       []uint64
+	}{
+		{seldom: 2, ids: 4, seeds: []uint64{70, 96, 129, 205, 537}},
+		{seldom: 8, ids: 3, seeds: []uint64{106, 353, 1093, 1608, 1674}},
+		{seldom: 8, ids: 0, seeds: []uint64{304}},
+		{seldom: 8, ids: 4, fills: true, seeds: []uint64{1010, 1167, 1233, 1322, 1701, 1877, 2037}},
+		{seldom: 8, ids: 4, lives: 40, seeds: []uint64{9, 85, 1167}},
+	} {
+		for _, seed := range of.seeds {
+			w := newWorld(seed, nil)
+			w.seldom, w.ids, w.space.fills, w.lives.often = of.seldom, of.ids, of.fills, of.lives
+			if w.run(600); len(w.errs) > 0 {
+				t.Errorf("schedule %d: %s", seed, strings.Join(w.errs, "\n"))
+			}
+		}
+	}
+}
+
 func TestEveryCompareIsNeeded(t *testing.T) {
 	long(t)
 	slot := func(c *pb.Compare) bool { return strings.Contains(string(c.Key), "/slots/") }

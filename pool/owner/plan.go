@@ -184,6 +184,9 @@ func (p *plan) claim(c *Claim) bool {
 	if !p.current(c.passing.turn, c.pools) {
 		c.passing.give(nil)
 	}
+	if p.b.uses(c.passing.turn) {
+		return false
+	}
 	v := p.judge(c)
 	switch v.is {
 	case mustRefuse:

@@ -87,15 +87,7 @@ func (q *queue) add(c *Claim, short []string, at time.Time) {
 	q.fresh = append(q.fresh, d)
 	q.reserving.add(d)
 	for _, p := range short {
-		q.pending[p] = true
 		q.short[p]++
-	}
-}
-
-// keepPending has the pools of a demand pending that reserves.
-func (q *queue) keepPending(d *demand) {
-	for _, p := range d.claim.pools {
-		q.pending[p] = true
 	}
 }
 
@@ -110,9 +102,6 @@ func (q *queue) renew(d *demand) {
 		q.change(k)
 	}
 	q.fresh = append(q.fresh, d)
-	for _, p := range d.short {
-		q.pending[p] = true
-	}
 }
 
 // end ends a demand. If it was committed, the record of its claim says so, and its key may list it until half of the key's
@@ -186,20 +175,12 @@ func (q *queue) takeSuspects() []store.LeaseID {
 // pend has the pools pending again that demands keep so.
 func (q *queue) pend() {
 	for _, k := range q.byName {
-		for _, d := range k.live() {
-			for _, p := range d.short {
-				q.pending[p] = true
-			}
-		}
+		q.pendFor(k)
 	}
 }
 
-// pendNew has the pools pending that the demands of a key keep so which is not in etcd yet, or no longer: who has read that
-// pool must see that another claim waits for it.
-func (q *queue) pendNew(k *demandKey) {
-	if k.created != 0 {
-		return
-	}
+// pendFor has the pools pending that the demands of a key keep so.
+func (q *queue) pendFor(k *demandKey) {
 	for _, d := range k.live() {
 		for _, p := range d.short {
 			q.pending[p] = true
@@ -245,7 +226,6 @@ func (q *queue) restored() {
 			q.changed = append(q.changed, k)
 		}
 	}
-	q.pend()
 }
 
 // vanished records that a key is not in etcd as it was known. One of several pools was deleted in some of them only, as is done
@@ -357,8 +337,9 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 			rest = append(rest, q.changed[i:]...)
 			break
 		}
-		q.spell(it, nil)
-		q.pendNew(k)
+		if q.spell(it, nil); k.created == 0 { // who has read a pool must see that another claim waits for it
+			q.pendFor(k)
+		}
 	}
 	q.changed = rest
 	for _, p := range slices.Sorted(maps.Keys(q.pending)) {

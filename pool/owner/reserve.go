@@ -91,7 +91,9 @@ func (q *queue) reserve(now time.Duration) {
 // reserveFor has a demand reserve.
 func (q *queue) reserveFor(d *demand) {
 	d.reserve()
-	q.keepPending(d)
+	for _, p := range d.claim.pools {
+		q.pending[p] = true
+	}
 	if d.key != nil {
 		q.change(d.key)
 	}

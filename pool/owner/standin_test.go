@@ -112,14 +112,11 @@ func (w *world) state(name string) *state {
 }
 
 // admitted returns the waiters that Admit grants.
-func (w *world) admitted(all []waiter) []waiter { return w.admittedWith(all, nil) }
-
-// admittedWith returns those that Admit grants when some slots are taken too.
-func (w *world) admittedWith(all []waiter, taken map[string]int) []waiter {
+func (w *world) admitted(all []waiter) []waiter {
 	var capacities []admit.Capacity
 	for _, p := range poolNames {
 		s := w.state(p)
-		capacities = append(capacities, admit.Capacity{Limit: s.spec.Limit, Used: s.used + taken[p], Open: !s.spec.Paused && s.spec.Limit != pool.Closed})
+		capacities = append(capacities, admit.Capacity{Limit: s.spec.Limit, Used: s.used, Open: !s.spec.Paused && s.spec.Limit != pool.Closed})
 	}
 	var ws []*admit.Waiter
 	for _, x := range all {

@@ -119,6 +119,10 @@ func (p *plan) withNotice(it *item) (all []*item) {
 // serve commits the demands of this instance whose turn it is, and deletes the keys of pools for which no claim waits.
 func (p *plan) serve() {
 	for _, t := range p.takeTurns() {
+		if p.b.uses(t) { // parts that are sent again have another one
+			p.commits.serve(t)
+			continue
+		}
 		var later []*Claim
 		for _, c := range t.claims {
 			if !p.serveOne(&item{kind: takes, claim: c}, t) && p.b.full {

@@ -38,16 +38,16 @@ type world struct {
 	written   *written
 	workers   *workers
 	transfers *takeOvers
+	lives     lives
 	errs      []string
 	space     spaceOf
 	mutant    mutant
-	nobody    bool  // dispatches
-	seldom    int   // one part in so many is without a dispatcher
-	shown     int64 // the revision at which etcd is read, 0 for the last one
-	// tookOffer is when slots of a pool were taken last by a claim that had an offer.
-	tookOffer map[string]int64
-	turns     []*Claim // of the revision that is being checked
-	apart     int64    // the last revision at which demands may have been put without a pool becoming pending
+	calm      bool     // no message is lost or refused, and each lease is granted
+	nobody    bool     // dispatches
+	seldom    int      // one part in so many is without a dispatcher
+	ids       int      // one claim in so many chooses its id
+	shown     int64    // the revision at which etcd is read, 0 for the last one
+	turns     []*Claim // that take slots although others wait, in the revision that is being checked
 	stats
 }
 
@@ -66,8 +66,11 @@ type host struct {
 	asked  map[*Claim]bool // neither granted nor refused yet, or not released yet
 	halves []*half
 	reads  []*message
-	events []*mvccpb.Event // of its offers, on their way
-	dead   []store.LeaseID // leases that have ended, unknown to it
+	events []*mvccpb.Event        // of its offers, on their way
+	dead   []store.LeaseID        // leases that have ended, unknown to it
+	ids    map[store.LeaseID]bool // leases that have claims, or had
+	audit  *auditing
+	whole  bool // after a restore, all that it holds is to be audited before it commits
 }
 
 // half is a half of the writer of a host.
@@ -93,11 +96,14 @@ type leasesOf struct {
 }
 
 func (l leasesOf) Acquire(time.Duration, int) (store.LeaseID, bool) {
-	if l.IntN(10) == 0 {
+	if !l.calm && l.IntN(10) == 0 {
 		return 0, false
 	}
 	if l.h.leases[l.presence] == 0 {
 		l.h.leases[l.presence], _, _ = l.etcd.Grant(time.Hour) // 0 if etcd is full
+		if !l.presence {
+			l.h.ids[l.h.leases[false]] = true
+		}
 	}
 	return l.h.leases[l.presence], l.h.leases[l.presence] != 0
 }
@@ -114,7 +120,7 @@ func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(seed, 1)), etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")},
 		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, chosen: map[string]bool{}, written: newWritten(), workers: newWorkers(seed), transfers: newTakeOvers(),
-		tookOffer: map[string]int64{}, seldom: 8,
+		seldom: 8, ids: 4,
 	}
 	w.d, w.transfers.w = newStandIn(w), w
 	w.etcd.OnCommit(w.committed)
@@ -122,16 +128,20 @@ func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 		w.setSpec(p)
 	}
 	for i := range 2 + w.IntN(2) {
-		h := &host{name: fmt.Sprint("host-", i), asked: map[*Claim]bool{}, leases: map[bool]store.LeaseID{}}
-		h.Owner = New(Config{Keys: w.keys.Keys, Host: h.name, Instance: "i", Leases: leasesOf{w, h, false}, Presence: leasesOf{w, h, true}})
-		h.halves = []*half{{Half: h.Commits()}, {Half: h.Queue()}}
-		for _, x := range h.halves {
-			for !x.Fenced(w.must(x.Fence())) {
-			}
-		}
-		w.hosts = append(w.hosts, h)
+		w.hosts = append(w.hosts, w.begin(&host{name: fmt.Sprint("host-", i), asked: map[*Claim]bool{}, leases: map[bool]store.LeaseID{}, ids: map[store.LeaseID]bool{}}))
 	}
 	return w
+}
+
+// begin has a process of a host begin.
+func (w *world) begin(h *host) *host {
+	h.Owner = New(Config{Keys: w.keys.Keys, Host: h.name, Instance: "i", Leases: leasesOf{w, h, false}, Presence: leasesOf{w, h, true}})
+	h.halves = []*half{{Half: h.Commits()}, {Half: h.Queue()}}
+	for _, x := range h.halves {
+		for !x.Fenced(w.must(x.Fence())) {
+		}
+	}
+	return h
 }
 
 // now is the time of the world: each claim that is asked for takes a while.
@@ -185,6 +195,10 @@ func (w *world) run(steps int) *world {
 }
 
 func (w *world) step(h *host) {
+	if w.lives.often > 0 && w.IntN(w.lives.often) == 0 {
+		w.live(h)
+		return
+	}
 	switch x := w.IntN(100); {
 	case x < 25:
 		w.claim(h, nil)
@@ -268,7 +282,7 @@ func (w *world) claim(h *host, needs map[string]int) *Claim {
 	r.ID = fmt.Sprint("c", w.stats.claims)
 	switch {
 	case needs != nil:
-	case w.IntN(4) == 0:
+	case w.ids > 0 && w.IntN(w.ids) == 0:
 		w.choose(h, r)
 	default:
 		w.writeWith(r, r.ID)
@@ -359,8 +373,8 @@ func (w *world) unknownStamps() {
 
 // send sends what an instance has to send.
 func (w *world) send(h *host) {
-	for _, x := range h.halves {
-		if x.unknown {
+	for i, x := range h.halves {
+		if x.unknown || i == 0 && h.whole {
 			continue
 		}
 		if t, ok := x.Next(w.now(), time.Unix(int64(w.stats.claims), 0)); ok {
@@ -377,6 +391,9 @@ func (w *world) send(h *host) {
 
 func (w *world) results(h *host) {
 	for _, r := range h.Results() {
+		if r.Claim.found && !h.asked[r.Claim] && !slices.Contains(h.held, r.Claim) {
+			continue // a key that belonged to no claim
+		}
 		w.seated(h, r)
 		switch r.Outcome {
 		case Waits:
@@ -387,6 +404,7 @@ func (w *world) results(h *host) {
 			w.stays(h, r.Claim, r.Err)
 			continue
 		case Lost:
+			w.lives.lost++
 			w.checkCombined(r)
 			h.held = slices.DeleteFunc(h.held, func(c *Claim) bool { return c == r.Claim })
 			delete(h.asked, r.Claim)
@@ -425,6 +443,7 @@ func (w *world) deliver(h *host) {
 			w.mutant.changeRead(m.resp)
 			h.Read(m.resp, m.err)
 		}
+	case h.halves[x].unknown && x == 0 && h.whole:
 	case h.halves[x].unknown:
 		w.resolve(h, h.halves[x])
 	default:
@@ -450,7 +469,7 @@ func (w *world) carryOn(sent *[]*message) *message {
 	}
 	m := (*sent)[0]
 	if !m.carried {
-		if m.carried = true; w.IntN(20) == 0 { // it comes later, or never
+		if m.carried = true; !w.calm && w.IntN(20) == 0 { // it comes later, or never
 			m.err = errLost
 			if w.IntN(2) == 0 {
 				w.late = append(w.late, m.t)
@@ -461,7 +480,7 @@ func (w *world) carryOn(sent *[]*message) *message {
 		return nil
 	}
 	*sent = (*sent)[1:]
-	if m.err == nil && w.IntN(20) == 0 {
+	if m.err == nil && !w.calm && w.IntN(20) == 0 {
 		m.resp, m.err = nil, errLost
 	}
 	return m
