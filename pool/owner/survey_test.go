@@ -28,12 +28,27 @@ func (w *world) all(prefix string) iter.Seq[*mvccpb.KeyValue] {
 	return slices.Values(resp.Kvs)
 }
 
-// isOver reports whether the owner of a demand in etcd knows that it is over: it passes that one, and others still see it.
-func (w *world) isOver(x waiter) bool {
-	return slices.ContainsFunc(w.hosts, func(h *host) bool {
-		d, _ := h.queue.find(x.ref)
-		return h.name == x.key.Host && d != nil && d.over
-	})
+// decided remembers which demands an instance knew to be over when it found out turns: it passes them, and others see them for as
+// long as their key lists them.
+func (w *world) decided(h *host) {
+	defer func() { w.shown = 0 }()
+	all := slices.Clone(h.commits.turns)
+	for c := range h.asked {
+		if c.passing.turn != nil {
+			all = append(all, c.passing.turn)
+		}
+	}
+	for _, t := range all {
+		if w.knew[t] != nil || t.revision < w.lives.restored {
+			continue
+		}
+		w.shown = t.revision
+		w.knew[t] = map[wire.DemandRef]bool{}
+		for _, x := range w.waiters() {
+			d, _ := h.queue.find(x.ref)
+			w.knew[t][x.ref] = x.key.Host == h.name && d != nil && d.over
+		}
+	}
 }
 
 // turnOf returns the claim of an id that a host takes although others wait, nil if it does not.
@@ -80,8 +95,8 @@ func (w *world) checkTurn(claims []*Claim, revision int64) {
 	}
 	w.shown = revision
 	defer func() { w.shown = 0 }()
-	host := claims[0].request.Holder.Host // all of a turn are of one instance
-	all := slices.DeleteFunc(w.waiters(), func(x waiter) bool { return x.key.Host == host && w.isOver(x) })
+	over := w.knew[claims[0].passing.turn]
+	all := slices.DeleteFunc(w.waiters(), func(x waiter) bool { return over[x.ref] })
 	for _, c := range claims {
 		if c.demand != nil {
 			w.served++

@@ -32,7 +32,8 @@ type world struct {
 	forced    map[int64]bool   // revisions of claims that were freed by force
 	freed     map[string]int64 // when keys were
 	stamps    map[string]wire.Stamp
-	chosen    map[string]bool // ids that users have chosen, and with a host those that were asked for there
+	chosen    map[string]bool                   // ids that users have chosen, and with a host those that were asked for there
+	knew      map[*turn]map[wire.DemandRef]bool // demands that were over when a turn was found out
 	clock     time.Duration
 	outside   bool // etcd carries out what no instance has sent
 	written   *written
@@ -119,7 +120,7 @@ var poolNames = []string{"db", "gpu"}
 func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(seed, 1)), etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")},
-		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, chosen: map[string]bool{}, written: newWritten(), workers: newWorkers(seed), transfers: newTakeOvers(),
+		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, knew: map[*turn]map[wire.DemandRef]bool{}, chosen: map[string]bool{}, written: newWritten(), workers: newWorkers(seed), transfers: newTakeOvers(),
 		seldom: 8, ids: 4,
 	}
 	w.d, w.transfers.w = newStandIn(w), w
@@ -442,6 +443,7 @@ func (w *world) deliver(h *host) {
 		if m := w.carryOn(&h.reads); m != nil {
 			w.mutant.changeRead(m.resp)
 			h.Read(m.resp, m.err)
+			w.decided(h)
 		}
 	case h.halves[x].unknown && x == 0 && h.whole:
 	case h.halves[x].unknown:
