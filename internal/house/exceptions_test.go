@@ -81,11 +81,6 @@ var manyOperators = []exception{
 			"sidecar/worker.execution.show":    5,
 		},
 	},
-	{
-		"the engine of today, which is to be divided into components", excess{
-			"pool.Holder.sameAs": 5,
-		},
-	},
 }
 
 var manyWriters = []exception{
