@@ -22,6 +22,7 @@ func clusterUsersCommand() *cli.Command {
 	for _, r := range store.RoleKinds {
 		roles = append(roles, r.String())
 	}
+	half := len(roles) / 2 // two lines
 	return &cli.Command{
 		Name: "users", Usage: "create users and roles of etcd, and turn authentication on", ArgsUsage: "[NAME=ROLE[,ROLE...]...]",
 		Flags: []cli.Flag{
@@ -40,7 +41,7 @@ authentication on, since it could not be run again.
 
 The roles are described in docs/how-to/etcd.md. A host or pool can be *, for all of them:
 
-  ` + strings.Join(roles, ", "),
+  ` + strings.Join(roles[:half], ", ") + ",\n  " + strings.Join(roles[half:], ", "),
 		Action: handle(clusterUsers, argument{name: "NAME=ROLE", optional: true, many: true}),
 	}
 }

@@ -45,6 +45,7 @@ type Owner struct {
 	orphans   orphans
 	reads     []reading // under way
 	polled    []string  // pools whose demands the last poll reads
+	chosen    []*Claim  // that wait, and whose ids it reads
 }
 
 // Half is one of the two halves of the writer of an instance. Each has one transaction under way, and a guard of its own,
@@ -211,13 +212,16 @@ func (o *Owner) decode(ev *mvccpb.Event) *offered {
 	return of
 }
 
-// Polls returns the operations that read what a watch shows too, whether the demands of this instance are there, and their pools:
-// to be part of a transaction from time to time, in case that the watch is silent.
+// Polls returns the operations that read what a watch shows too, whether the demands of this instance are there, their pools, and
+// who has the ids that users have chosen for them: to be part of a transaction from time to time, in case that the watch is silent.
 func (o *Owner) Polls() []*pb.RequestOp {
-	o.polled = o.queue.pools()
+	o.polled, o.chosen = o.queue.pools(), o.queue.chosen()
 	ops := []*pb.RequestOp{under(o.prefix, false)}
 	for _, p := range o.polled {
 		ops = append(ops, under(o.keys.Demands(p, o.queue.host, o.queue.instance), true), store.Get(o.keys.Spec(p)))
+	}
+	for _, c := range o.chosen {
+		ops = append(ops, store.Get(o.keys.ID(c.request.ID)))
 	}
 	return ops
 }
@@ -237,6 +241,9 @@ func (o *Owner) Polled(responses []*pb.ResponseOp, revision int64) {
 				o.queue.reserving.set(name, s.ReserveAfter)
 			}
 		}
+	}
+	for i, c := range o.chosen {
+		o.commits.idRead(c, responses[1+2*len(o.polled)+i].GetResponseRange().Kvs)
 	}
 	o.queue.polled(o.polled, created, revision)
 }

@@ -256,12 +256,28 @@ func (q *queue) pools() []string {
 		}
 	}
 	names := slices.Sorted(maps.Keys(all))
-	if len(names) > maxPolled {
-		q.polls++
+	if q.polls++; len(names) > maxPolled {
 		at := q.polls * maxPolled % len(names)
 		names = slices.Concat(names[at:], names[:at])[:maxPolled]
 	}
 	return names
+}
+
+// maxChosen is the most ids that one poll reads.
+const maxChosen = 20
+
+// chosen returns claims that wait whose ids users have chosen, at most [maxChosen] of them, others each time.
+func (q *queue) chosen() (all []*Claim) {
+	for d := range q.demands() {
+		if d.claim.request.Chosen {
+			all = append(all, d.claim)
+		}
+	}
+	if len(all) > maxChosen {
+		at := q.polls * maxChosen % len(all)
+		all = slices.Concat(all[at:], all[:at])[:maxChosen]
+	}
+	return all
 }
 
 // polled records which demands keys some pools had at a revision. What is gone was deleted by others, and is put again.
