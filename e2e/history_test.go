@@ -283,7 +283,8 @@ func TestAHistoryGoesOnAfterARestore(t *testing.T) {
 	had := []*mvccpb.KeyValue{limit("a", 1).Kv, claimed("a", 0, "kept").Kv}
 	had[0].ModRevision, had[1].ModRevision = 4, 3
 	h.at(claimed("b", 0, "lost")) // in a pool that there is not, before the restore
-	n := &tape{History: h.Restored(1000, had), rev: 1000}
+	n := newTape()
+	n.History, n.rev = h.Restored(1000, had), 1000
 	if n.Held() != 1 || n.Used("a") != 1 || len(n.Violations()) > 0 {
 		t.Errorf("%d are held, %d slots used, %v", n.Held(), n.Used("a"), n.Violations())
 	}
@@ -295,7 +296,7 @@ func TestAHistoryGoesOnAfterARestore(t *testing.T) {
 	for _, v := range n.Violations() {
 		rules = append(rules, v.Rule)
 	}
-	if want := []Rule{Capacity, Ordered, Fence, Capacity}; !slices.Equal(rules, want) {
+	if want := []Rule{Capacity, Capacity, Ordered, Fence, Capacity}; !slices.Equal(rules, want) {
 		t.Errorf("it has found %v, want %v", rules, want)
 	}
 	if ended := n.Forget(); ended != 0 {

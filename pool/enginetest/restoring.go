@@ -14,8 +14,8 @@ var restoring = []behavior{
 	{"claims that a restore has forgotten are lost and their slots can be claimed", forgotten(earlier), standIn},
 	{"claims that a restore with a bump has forgotten are lost and their slots can be claimed", forgotten(bumped), standIn},
 	{"claims of a cluster that another one has replaced are lost", forgotten(replaced), standIn},
-	{"slots that a restore has brought back and nobody holds are freed", broughtBack(earlier), standIn},
-	{"slots that a restore with a bump has brought back and nobody holds are freed", broughtBack(bumped), standIn},
+	{"slots and ids that a restore has brought back and nobody holds are freed", broughtBack(earlier), standIn},
+	{"slots and ids that a restore with a bump has brought back and nobody holds are freed", broughtBack(bumped), standIn},
 	{"a waiting claim that a restore has forgotten waits on and is granted", waiterForgotten(earlier), standIn},
 	{"a waiting claim that a restore with a bump has forgotten waits on and is granted", waiterForgotten(bumped), standIn},
 	{"a step whose publication is later than any revision after a restore waits and is granted", sinceOfLater, standIn},
@@ -104,7 +104,7 @@ func broughtBack(how restore) func(w world) {
 		w.pool("db", 3)
 		one, two := w.host("one"), w.host("two")
 		stays := one.take("stays", slots(1))
-		a := one.take("a", slots(2))
+		a := one.take("a", slots(2), chosen)
 		w.pass(time.Second)
 		saved := w.save()
 		one.release(a)
@@ -117,7 +117,7 @@ func broughtBack(how restore) func(w world) {
 		} else {
 			one.release(stays)
 		}
-		two.release(two.ask("b", slots(2), wait(10*time.Minute)).got())
+		two.release(two.ask("a", slots(2), chosen, wait(10*time.Minute)).got())
 	}
 }
 

@@ -37,8 +37,9 @@ type queue struct {
 	changed []*demandKey    // to be put or deleted
 	pending map[string]bool // pools that are to be pending
 	ranks   map[string]*rank
-	waits   int            // demands that have not ended
-	short   map[string]int // and how many of these keep a pool pending
+	waits   int             // demands that have not ended
+	short   map[string]int  // and how many of these keep a pool pending
+	ended   map[string]bool // pools of demands that have ended since they were surveyed last, while nobody dispatches
 
 	flight   *batch
 	role     roleSeen
@@ -67,7 +68,7 @@ func newQueue(cfg Config, space *Space) *queue {
 		space: space,
 		keys:  wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence,
 		guard:  store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands")),
-		byName: map[int]*demandKey{}, short: map[string]int{}, reserving: reserving{after: map[string]time.Duration{}}, taken: map[int]bool{}, pending: map[string]bool{}, ranks: map[string]*rank{},
+		byName: map[int]*demandKey{}, short: map[string]int{}, ended: map[string]bool{}, reserving: reserving{after: map[string]time.Duration{}}, taken: map[int]bool{}, pending: map[string]bool{}, ranks: map[string]*rank{},
 	}
 }
 
@@ -112,6 +113,9 @@ func (q *queue) end(d *demand, committed bool) {
 	}
 	d.end()
 	q.waits--
+	for _, p := range d.claim.pools {
+		q.ended[p] = true
+	}
 	for _, p := range d.short {
 		if q.short[p]--; q.short[p] == 0 {
 			delete(q.short, p)

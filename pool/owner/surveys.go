@@ -65,7 +65,8 @@ func (s *surveys) serve(now time.Duration, nobody bool) {
 		s.due = servesStale
 	}
 	s.mode = servesStale
-	clear(s.kept) // the dispatcher deletes the keys of pools that are no longer pending
+	clear(s.kept)
+	clear(s.queue.ended) // the dispatcher deletes the keys of pools that are no longer pending
 }
 
 // again has demands surveyed once more, after one that had its turn was not committed.
@@ -149,10 +150,12 @@ func (s *surveys) takeAsked() (now, later []*Claim) {
 	return s.asked, nil
 }
 
-// poolsOfDemands returns the pools of this instance's demands, and those in which it was the last: others each time if there
-// are more than one survey reads.
+// poolsOfDemands returns the pools of this instance's demands, those of demands that have ended, and those in which it was the
+// last: others each time if there are more than one survey reads.
 func (s *surveys) poolsOfDemands() []string {
 	all := maps.Clone(s.kept)
+	maps.Copy(all, s.queue.ended)
+	clear(s.queue.ended)
 	for _, k := range s.queue.byName {
 		for _, name := range k.pools {
 			all[name] = true
