@@ -25,6 +25,20 @@ type waiter struct {
 
 func (w *waiter) owner() instanceID { return w.value.Holder.id() }
 
+func (w *waiter) described() string {
+	return "claim " + w.value.Claim + " of " + w.value.Holder.Host + "/" + w.value.Holder.Instance
+}
+
+// fits reports whether all that it needs is free.
+func (w *waiter) fits(free map[string]int) bool {
+	for name, n := range w.value.Pools {
+		if free[name] < n {
+			return false
+		}
+	}
+	return true
+}
+
 // byRank is the order of the wait queue.
 func byRank(a, b *waiter) int {
 	return cmp.Or(cmp.Compare(b.value.Priority, a.value.Priority), cmp.Compare(a.stamp.Revision, b.stamp.Revision),
@@ -51,6 +65,8 @@ type demandsSeen struct {
 	waits   []*Wait
 	waiting map[waitOf]*Wait
 	stands  map[*Wait]int // how many demands a wait has
+	line    []*waiter     // in order
+	left    []*waiter     // waiters that the revision at hand took out
 }
 
 type demandsName struct {
@@ -70,14 +86,25 @@ func newDemandsSeen() demandsSeen {
 	}
 }
 
-// demand takes an event of a demands key.
-func (h *History) demand(k berthKey, put bool, kv *mvccpb.KeyValue) error {
+// beginRevision forgets what the one before has touched.
+func (s *demandsSeen) beginRevision() {
+	clear(s.touched)
+	s.left = nil
+}
+
+// forget drops the waits that have ended.
+func (s *demandsSeen) forget() {
+	s.waits = slices.DeleteFunc(s.waits, func(w *Wait) bool { return w.To != 0 })
+}
+
+// event takes an event of a demands key.
+func (s *demandsSeen) event(k berthKey, put bool, kv *mvccpb.KeyValue) error {
 	name := demandsName{k.owner(), k.Number}
-	h.demands.touched[name] = true
-	all := h.demands.keys[name]
+	s.touched[name] = true
+	all := s.keys[name]
 	if all == nil {
 		all = map[string]*demandsOf{}
-		h.demands.keys[name] = all
+		s.keys[name] = all
 	}
 	old := all[k.Pool]
 	if old == nil {
@@ -94,18 +121,18 @@ func (h *History) demand(k berthKey, put bool, kv *mvccpb.KeyValue) error {
 	}
 	now.first = v.First
 	for _, d := range v.Demands {
-		now.list = append(now.list, h.stand(k, d, kv, old))
+		now.list = append(now.list, s.stand(k, d, kv, old))
 	}
 	for _, w := range old.list {
 		if !slices.Contains(now.list, w) {
-			h.leave(w)
+			s.leave(w)
 		}
 	}
 	return err
 }
 
 // stand returns the waiter of a demand: that of the key before, if it is the same.
-func (h *History) stand(k berthKey, d demandValue, kv *mvccpb.KeyValue, old *demandsOf) *waiter {
+func (s *demandsSeen) stand(k berthKey, d demandValue, kv *mvccpb.KeyValue, old *demandsOf) *waiter {
 	w := &waiter{value: d, ref: demandRef{k.Pool, k.Number, kv.CreateRevision, d.Index}, rev: kv.ModRevision}
 	w.value.Holder.Host, w.value.Holder.Instance = k.Host, k.Instance
 	if w.stamp = (stamp{kv.CreateRevision, d.Index}); d.Stamp != nil {
@@ -122,14 +149,15 @@ func (h *History) stand(k berthKey, d demandValue, kv *mvccpb.KeyValue, old *dem
 		}
 	}
 	of := waitOf{k.owner(), d.Claim}
-	if w.wait = h.demands.waiting[of]; w.wait == nil {
+	if w.wait = s.waiting[of]; w.wait == nil {
 		w.wait = &Wait{Claim: d.Claim, Host: k.Host, From: kv.ModRevision}
-		h.demands.waiting[of] = w.wait
-		h.demands.waits = append(h.demands.waits, w.wait)
+		s.waiting[of] = w.wait
+		s.waits = append(s.waits, w.wait)
 	}
-	h.demands.stands[w.wait]++
+	s.stands[w.wait]++
 	w.reserves(w.rev)
-	h.queue.insert(w)
+	i, _ := slices.BinarySearchFunc(s.line, w, byRank)
+	s.line = slices.Insert(s.line, i, w)
 	return w
 }
 
@@ -141,9 +169,37 @@ func (w *waiter) reserves(rev int64) {
 }
 
 // leave takes a demand out.
-func (h *History) leave(w *waiter) {
-	h.queue.remove(w)
-	h.demands.stands[w.wait]--
+func (s *demandsSeen) leave(w *waiter) {
+	if i, ok := slices.BinarySearchFunc(s.line, w, byRank); ok {
+		s.line = slices.Delete(s.line, i, i+1)
+	}
+	s.left = append(s.left, w)
+	s.stands[w.wait]--
+}
+
+// endWaits ends the waits of those that left in a revision.
+func (s *demandsSeen) endWaits(rev int64) {
+	for _, w := range s.left {
+		if s.stands[w.wait] == 0 {
+			w.wait.To = rev
+			delete(s.stands, w.wait)
+			delete(s.waiting, waitOf{w.owner(), w.wait.Claim})
+		}
+	}
+}
+
+// waiterOf returns the waiter of a demand, nil if it is not there.
+func (s *demandsSeen) waiterOf(of instanceID, ref demandRef) *waiter {
+	d := s.keys[demandsName{of, ref.Name}][ref.Pool]
+	if d == nil {
+		return nil
+	}
+	for _, w := range d.list {
+		if w.ref == ref {
+			return w
+		}
+	}
+	return nil
 }
 
 // checkDemands judges the demands that the revision has touched, and ends the waits of those that left.
@@ -151,13 +207,7 @@ func (h *History) checkDemands() {
 	for name := range h.demands.touched {
 		h.checkComplete(name)
 	}
-	for _, w := range h.queue.left {
-		if h.demands.stands[w.wait] == 0 {
-			w.wait.To = h.rev
-			delete(h.demands.stands, w.wait)
-			delete(h.demands.waiting, waitOf{w.owner(), w.wait.Claim})
-		}
-	}
+	h.demands.endWaits(h.rev)
 }
 
 // checkComplete checks that demands are in each of their pools. Those in a pool that was deleted went with it, and their owner
@@ -167,7 +217,7 @@ func (h *History) checkComplete(name demandsName) {
 	for pool, d := range all {
 		if d.first != "" {
 			main := all[d.first]
-			if !h.pairs(d, main, d.first) || main != nil && !main.needs(pool) {
+			if !d.pairs(main, h.pool(d.first)) || main != nil && !main.needs(pool) {
 				h.violate(Queued, "demands %d of %v in pool %s refer to pool %s, and are not there", name.name, name.of, pool, d.first)
 			}
 			continue
@@ -177,15 +227,20 @@ func (h *History) checkComplete(name demandsName) {
 			for other := range w.value.Pools {
 				ref := all[other]
 				w.whole = w.whole && ref != nil && ref.created == d.created
-				if !h.pairs(d, ref, other) || other != pool && ref != nil && ref.first != pool {
+				if !d.pairs(ref, h.pool(other)) || other != pool && ref != nil && ref.first != pool {
 					h.violate(Queued, "claim %s of %v waits in pool %s, and not in %s", w.value.Claim, name.of, pool, other)
 					return
 				}
 			}
 		}
 	}
-	if len(all) == 0 {
-		delete(h.demands.keys, name)
+	h.demands.dropEmpty(name)
+}
+
+// dropEmpty forgets a name that has no keys.
+func (s *demandsSeen) dropEmpty(name demandsName) {
+	if len(s.keys[name]) == 0 {
+		delete(s.keys, name)
 	}
 }
 
@@ -195,9 +250,6 @@ func (d *demandsOf) needs(pool string) bool {
 }
 
 // pairs reports whether a demands key goes with another one in a pool, or need not.
-func (h *History) pairs(d, other *demandsOf, pool string) bool {
-	if other != nil && other.created == d.created {
-		return true
-	}
-	return h.pool(pool).deleted >= d.created
+func (d *demandsOf) pairs(other *demandsOf, pool *poolState) bool {
+	return other != nil && other.created == d.created || pool.deleted >= d.created
 }

@@ -15,48 +15,71 @@ type Gap struct {
 	Waiter string
 }
 
+const (
+	// deaf is how long a history may receive nothing before it does not judge time.
+	deaf = time.Second
+	// shortestGap is the shortest gap that is kept.
+	shortestGap = 100 * time.Millisecond
+)
+
+// idling is a pool in which a waiter fits and none is granted.
+type idling struct {
+	since time.Time
+	stuck string // the first one that fits
+}
+
+// idleState is what is kept to find gaps.
+type idleState struct {
+	received time.Time
+	pools    map[string]*idling
+	gaps     []Gap
+}
+
 // Received notes that everything that etcd has written before was delivered. Where that does not
 // happen for a second, time is not judged.
-func (h *History) Received() {
-	now := h.queue.now()
-	if !h.queue.received.IsZero() && now.Sub(h.queue.received) > deaf {
-		for _, d := range h.queue.idle {
+func (h *History) Received() { h.idle.receive(h.queue.now()) }
+
+func (s *idleState) receive(now time.Time) {
+	if !s.received.IsZero() && now.Sub(s.received) > deaf {
+		for _, d := range s.pools {
 			d.since = now
 		}
 	}
-	h.queue.received = now
+	s.received = now
 }
 
 // Gaps returns the gaps of more than 100 ms, and those that have not ended until now.
-func (h *History) Gaps() []Gap {
-	all := slices.Clone(h.queue.gaps)
-	now := h.queue.now()
-	for _, name := range slices.Sorted(maps.Keys(h.queue.idle)) {
-		if d := h.queue.idle[name]; now.Sub(d.since) >= shortestGap {
+func (h *History) Gaps() []Gap { return h.idle.all(h.queue.now()) }
+
+func (s *idleState) all(now time.Time) []Gap {
+	all := slices.Clone(s.gaps)
+	for _, name := range slices.Sorted(maps.Keys(s.pools)) {
+		if d := s.pools[name]; now.Sub(d.since) >= shortestGap {
 			all = append(all, Gap{name, d.since, now, d.stuck})
 		}
 	}
 	return all
 }
 
-// noteIdle notes in which pools a waiter fits now, and ends the gaps of those that moved.
-func (h *History) noteIdle(moved map[string]bool) {
-	q := &h.queue
-	fitting, now := h.fitting(), q.now()
-	for name, d := range q.idle {
+// forget drops the gaps that have ended.
+func (s *idleState) forget() { s.gaps = nil }
+
+// note notes in which pools a waiter fits now, and ends the gaps of those that moved.
+func (s *idleState) note(now time.Time, fitting map[string]string, moved map[string]bool) {
+	for name, d := range s.pools {
 		if _, fits := fitting[name]; fits && !moved[name] {
 			continue
 		}
 		if now.Sub(d.since) >= shortestGap {
-			q.gaps = append(q.gaps, Gap{name, d.since, now, d.stuck})
+			s.gaps = append(s.gaps, Gap{name, d.since, now, d.stuck})
 		}
-		delete(q.idle, name)
+		delete(s.pools, name)
 	}
 	for name, stuck := range fitting {
-		if q.idle[name] == nil {
-			q.idle[name] = &idling{since: now}
+		if s.pools[name] == nil {
+			s.pools[name] = &idling{since: now}
 		}
-		q.idle[name].stuck = stuck
+		s.pools[name].stuck = stuck
 	}
 }
 
@@ -64,16 +87,16 @@ func (h *History) noteIdle(moved map[string]bool) {
 // that may be left out takes its slots, but does not count; nothing is kept for one that is passed.
 func (h *History) fitting() map[string]string {
 	all := map[string]string{}
-	if !h.queue.dispatched || len(h.queue.line) == 0 {
+	if !h.queue.dispatched || len(h.demands.line) == 0 {
 		return all
 	}
 	free, reserved := h.free(), map[string]bool{}
-	for _, w := range h.queue.line {
-		if !w.whole || !h.possible(w) || h.passed(w) {
+	for _, w := range h.demands.line {
+		if !w.whole || !h.possible(w) || h.queue.passed(w) {
 			continue
 		}
-		switch anyReserved := h.anyOf(reserved, w); {
-		case h.fits(free, w):
+		switch anyReserved := w.needsAny(reserved); {
+		case w.fits(free):
 			if name := lowest(w.value.Pools); all[name] == "" && !h.stuckExcused(w) {
 				all[name] = fmt.Sprintf("%s of %s/%s", w.value.Claim, w.value.Holder.Host, w.value.Holder.Instance)
 			}
@@ -97,7 +120,8 @@ func (h *History) stuckExcused(w *waiter) bool {
 	return w.value.Sole || w.value.Holder.Step != "" || h.holding[w.value.Claim] != nil
 }
 
-func (h *History) anyOf(pools map[string]bool, w *waiter) bool {
+// needsAny reports whether it needs one of some pools.
+func (w *waiter) needsAny(pools map[string]bool) bool {
 	for name := range w.value.Pools {
 		if pools[name] {
 			return true

@@ -80,6 +80,7 @@ type History struct {
 
 	demands demandsSeen
 	queue   queueState
+	idle    idleState
 
 	// What the revision at hand has touched.
 	claims, grown map[string]bool
@@ -90,12 +91,14 @@ type History struct {
 // NewHistory returns a history of the keys that is empty, as before the first
 // revision.
 func NewHistory(keys store.Keys) *History {
-	return &History{
+	h := &History{
 		keys: keys, pools: map[string]*poolState{}, slots: map[string]*slot{},
 		byClaim: map[string]map[string]*slot{}, revisions: map[string]int64{},
 		holding: map[string]*Hold{}, leaseKeys: map[int64]int{}, ignored: map[string]bool{},
-		demands: newDemandsSeen(), queue: newQueueState(),
+		demands: newDemandsSeen(), idle: idleState{pools: map[string]*idling{}},
 	}
+	h.queue = newQueueState(&h.demands)
+	return h
 }
 
 // Ignore finds nothing wrong with a key that a test has put there itself. A spec
@@ -133,7 +136,7 @@ func (h *History) revision(rev int64, events []*mvccpb.Event) {
 // beginRevision forgets what the one before has touched.
 func (h *History) beginRevision() {
 	h.claims, h.grown, h.fresh, h.shared = map[string]bool{}, map[string]bool{}, nil, nil
-	clear(h.demands.touched)
+	h.demands.beginRevision()
 	h.queue.beginRevision()
 }
 
@@ -172,9 +175,9 @@ func (h *History) judged(k berthKey, put bool, kv *mvccpb.KeyValue) error {
 		}
 		return nil
 	case demandsKey:
-		return h.demand(k, put, kv)
+		return h.demands.event(k, put, kv)
 	}
-	return h.queueKey(k, put, kv)
+	return h.queue.event(k, put, kv)
 }
 
 func (h *History) pool(name string) *poolState {
@@ -220,7 +223,7 @@ func (h *History) removeSlot(key string) *slot {
 			}
 		}
 	}
-	h.queue.ended = append(h.queue.ended, s)
+	h.queue.end(s)
 	h.leaseKeys[s.lease]--
 	h.claims[s.claim] = true
 	return s

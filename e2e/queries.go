@@ -59,8 +59,8 @@ func (h *History) Wait(claim string) *Wait {
 
 // Waiting returns the claims that wait, in order.
 func (h *History) Waiting() []string {
-	ids := make([]string, len(h.queue.line))
-	for i, w := range h.queue.line {
+	ids := make([]string, len(h.demands.line))
+	for i, w := range h.demands.line {
 		ids[i] = w.value.Claim
 	}
 	return ids

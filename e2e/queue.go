@@ -20,7 +20,7 @@ import (
 //
 // An offer, and such a turn, must not pass a claim of a higher rank that needs no more of the same pools, and does not fit in
 // what is left. What may be passed, since the dispatcher can't know better or has a reason, is named by [History.excused]
-// and [History.knew]. That an advance offer passes others for 20 ms is not judged.
+// and [queueState.knew]. That an advance offer passes others for 20 ms is not judged.
 
 const (
 	// offeredBefore is for how long a demand to which an offer came to nothing may be left out: the pause ends after a
@@ -34,10 +34,6 @@ const (
 	fewSlots, fewPools = 32, 8
 	// fewKeys are the offers keys of a plan that was not cut off.
 	fewKeys = 60
-	// deaf is how long a history may receive nothing before it does not judge time.
-	deaf = time.Second
-	// shortestGap is the shortest gap that is kept.
-	shortestGap = 100 * time.Millisecond
 )
 
 // offersKeySeen is a key below offers/ that exists.
@@ -47,44 +43,34 @@ type offersKeySeen struct {
 	value offersValue
 }
 
-// idling is a pool in which a waiter fits and none is granted.
-type idling struct {
-	since time.Time
-	stuck string // the first one that fits
-}
-
 // queueState is what the history keeps to judge wait queues.
 type queueState struct {
-	now      func() time.Time
-	received time.Time
-	pending  map[string]int64 // when the key of a pool was put last
-	offers   map[string]*offersKeySeen
-	signs    map[string]time.Time // hosts that were passed: when a sign was last seen
-	role     instanceID           // who dispatches; zero if nobody does
+	now     func() time.Time
+	demands *demandsSeen
+	pending map[string]int64 // when the key of a pool was put last
+	offers  map[string]*offersKeySeen
+	signs   map[string]time.Time // hosts that were passed: when a sign was last seen
+	role    instanceID           // who dispatches; zero if nobody does
 	// known is up to which revision the dispatcher certainly knows a pool.
 	known map[string]int64
 	// taken is when a claim took slots of a pool last.
 	taken map[string]int64
-	line  []*waiter // in order
-	idle  map[string]*idling
-	gaps  []Gap
 	// dispatched: there was a dispatcher, so that time is judged.
 	dispatched bool
 
 	// What the revision at hand has touched.
 	was    map[string]int64 // when pending keys were put before it; 0 if they were not there
 	before instanceID       // who dispatched before it
-	left   []*waiter        // waiters that it took out
 	begun  []*Hold
 	ended  []*slot
 	put    []*offersKeySeen
 	gone   []*offersKeySeen
 }
 
-func newQueueState() queueState {
+func newQueueState(demands *demandsSeen) queueState {
 	q := queueState{
-		now: time.Now, pending: map[string]int64{}, offers: map[string]*offersKeySeen{}, signs: map[string]time.Time{},
-		known: map[string]int64{}, taken: map[string]int64{}, idle: map[string]*idling{},
+		now: time.Now, demands: demands, pending: map[string]int64{}, offers: map[string]*offersKeySeen{}, signs: map[string]time.Time{},
+		known: map[string]int64{}, taken: map[string]int64{},
 	}
 	q.beginRevision()
 	return q
@@ -93,12 +79,20 @@ func newQueueState() queueState {
 // beginRevision forgets what the one before has touched.
 func (q *queueState) beginRevision() {
 	q.was, q.before = map[string]int64{}, q.role
-	q.left, q.begun, q.ended, q.put, q.gone = nil, nil, nil, nil, nil
+	q.begun, q.ended, q.put, q.gone = nil, nil, nil, nil
 }
 
-// queueKey takes an event of a key about the wait queue that is no demand.
-func (h *History) queueKey(k berthKey, put bool, kv *mvccpb.KeyValue) error {
-	q := &h.queue
+// useClock has it take the time from a clock.
+func (q *queueState) useClock(now func() time.Time) { q.now = now }
+
+// begin records that a claim holds slots from the revision at hand on.
+func (q *queueState) begin(x *Hold) { q.begun = append(q.begun, x) }
+
+// end records that the revision at hand has ended a slot.
+func (q *queueState) end(s *slot) { q.ended = append(q.ended, s) }
+
+// event takes an event of a key about the wait queue that is no demand.
+func (q *queueState) event(k berthKey, put bool, kv *mvccpb.KeyValue) error {
 	switch k.Kind {
 	case pendingKey:
 		q.was[k.Pool] = q.pending[k.Pool]
@@ -106,9 +100,9 @@ func (h *History) queueKey(k berthKey, put bool, kv *mvccpb.KeyValue) error {
 			q.pending[k.Pool] = kv.ModRevision
 		}
 	case roleKey:
-		return h.dispatcher(put, kv)
+		return q.dispatcher(put, kv)
 	case offersKey, advanceKey, passedKey:
-		return h.offer(k, put, kv)
+		return q.offer(k, put, kv)
 	case idKey:
 		return nil // only whether it is on a lease is judged
 	}
@@ -124,8 +118,7 @@ func version(value []byte) error {
 	return err
 }
 
-func (h *History) dispatcher(put bool, kv *mvccpb.KeyValue) error {
-	q := &h.queue
+func (q *queueState) dispatcher(put bool, kv *mvccpb.KeyValue) error {
 	by := instanceID{}
 	if put {
 		v, err := ReadDispatcher(kv.Value)
@@ -142,12 +135,12 @@ func (h *History) dispatcher(put bool, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-func (h *History) offer(k berthKey, put bool, kv *mvccpb.KeyValue) error {
-	q, key := &h.queue, string(kv.Key)
+func (q *queueState) offer(k berthKey, put bool, kv *mvccpb.KeyValue) error {
+	key := string(kv.Key)
 	if old := q.offers[key]; old != nil {
 		delete(q.offers, key)
 		q.gone = append(q.gone, old)
-		h.eachOffered(old, -1)
+		q.eachOffered(old, -1)
 	}
 	if k.Kind == passedKey {
 		q.signs[k.Host] = q.now()
@@ -162,31 +155,17 @@ func (h *History) offer(k berthKey, put bool, kv *mvccpb.KeyValue) error {
 	}
 	q.offers[key] = now
 	q.put = append(q.put, now)
-	h.eachOffered(now, 1)
+	q.eachOffered(now, 1)
 	return nil
 }
 
 // eachOffered counts the offers of a key, or takes them off, at the demands.
-func (h *History) eachOffered(o *offersKeySeen, n int) {
+func (q *queueState) eachOffered(o *offersKeySeen, n int) {
 	for _, x := range o.value.Offers {
-		if w := h.waiterOf(o.key.owner(), x.Demand); w != nil {
-			w.offers, w.offered = w.offers+n, h.queue.now()
+		if w := q.demands.waiterOf(o.key.owner(), x.Demand); w != nil {
+			w.offers, w.offered = w.offers+n, q.now()
 		}
 	}
-}
-
-// waiterOf returns the waiter of a demand, nil if it is not there.
-func (h *History) waiterOf(of instanceID, ref demandRef) *waiter {
-	d := h.demands.keys[demandsName{of, ref.Name}][ref.Pool]
-	if d == nil {
-		return nil
-	}
-	for _, w := range d.list {
-		if w.ref == ref {
-			return w
-		}
-	}
-	return nil
 }
 
 // checkQueues judges the offers and the grants of a revision, and notes which pools have a waiter that fits.
@@ -205,7 +184,7 @@ func (h *History) checkQueues() {
 		}
 	}
 	h.checkOffers()
-	h.noteIdle(moved)
+	h.idle.note(h.queue.now(), h.fitting(), moved)
 }
 
 // waited returns the demand that a claim had before this revision, nil if there was none.
@@ -213,7 +192,7 @@ func (h *History) waited(x *Hold) *waiter {
 	is := func(w *waiter) bool {
 		return w.value.Claim == x.Claim && w.owner() == instanceID{x.Host, x.Instance} && w.ref.Created < h.rev
 	}
-	for _, all := range [][]*waiter{h.queue.left, h.queue.line} {
+	for _, all := range [][]*waiter{h.demands.left, h.demands.line} {
 		if i := slices.IndexFunc(all, is); i >= 0 {
 			return all[i]
 		}
@@ -319,7 +298,7 @@ func (b *blockValue) each(yield func(int) bool) {
 // wasAdvanced reports whether a claim takes over slots of its owner, which had advance offers, in each pending pool.
 func (h *History) wasAdvanced(x *Hold, pending []string) bool {
 	for _, name := range pending {
-		if !h.hasAdvance(instanceID{x.Host, x.Instance}, name) {
+		if !h.queue.hasAdvance(instanceID{x.Host, x.Instance}, name, h.rev) {
 			return false
 		}
 		had, count := map[int]bool{}, 0
@@ -359,15 +338,20 @@ func (s *slot) ownerOf(h *History) instanceID {
 	return instanceID{}
 }
 
-func (h *History) hasAdvance(of instanceID, pool string) bool {
+// hasAdvance reports whether there was an advance offer to an instance before a revision.
+func (q *queueState) hasAdvance(of instanceID, pool string, rev int64) bool {
 	k := berthKey{Kind: advanceKey, Pool: pool, Host: of.host, Instance: of.instance}
-	for _, o := range h.queue.gone {
+	for _, o := range q.gone {
 		if o.key == k {
 			return true
 		}
 	}
-	o := h.queue.offers[h.keys.OffersTo(of.host)+of.instance+"/"+advanceName+pool]
-	return o != nil && o.rev < h.rev
+	for _, o := range q.offers {
+		if o.key == k {
+			return o.rev < rev
+		}
+	}
+	return false
 }
 
 // checkTurn judges a claim that shows by the pending keys that it had its turn: it has read all that waited when they were put
@@ -381,12 +365,12 @@ func (h *History) checkTurn(x *Hold, got *waiter, known int64) {
 			return
 		}
 	}
-	for _, w := range h.queue.line {
+	for _, w := range h.demands.line {
 		if got != nil && byRank(w, got) >= 0 {
 			return
 		}
-		if w.rev < known && w.owner() != (instanceID{x.Host, x.Instance}) && h.passedBy(w, x.Pools) && !h.fits(h.free(), w) {
-			h.violate(Order, "claim %s of %s/%s had its turn, and %s waits before it", x.Claim, x.Host, x.Instance, h.described(w))
+		if w.rev < known && w.owner() != (instanceID{x.Host, x.Instance}) && h.passedBy(w, x.Pools) && !w.fits(h.free()) {
+			h.violate(Order, "claim %s of %s/%s had its turn, and %s waits before it", x.Claim, x.Host, x.Instance, w.described())
 			return
 		}
 	}
@@ -398,7 +382,7 @@ func (h *History) checkOffers() {
 	keys, offered := 0, []*waiter{}
 	for _, o := range q.put {
 		for _, x := range o.value.Offers {
-			w := h.waiterOf(o.key.owner(), x.Demand)
+			w := h.demands.waiterOf(o.key.owner(), x.Demand)
 			if len(x.Take) == 0 || w == nil {
 				continue // it is refused, or its owner has taken it out
 			}
@@ -416,24 +400,20 @@ func (h *History) checkOffers() {
 	}
 	last := slices.MaxFunc(offered, byRank)
 	free := h.unlent()
-	for _, w := range q.line {
+	for _, w := range h.demands.line {
 		if byRank(w, last) >= 0 {
 			return
 		}
-		if !h.knew(w) || h.fits(free, w) {
+		if !q.knew(w) || w.fits(free) {
 			continue
 		}
 		for _, x := range offered {
 			if byRank(w, x) < 0 && h.passedBy(w, x.value.Pools) {
-				h.violate(Order, "%s was offered slots, and %s waits before it", h.described(x), h.described(w))
+				h.violate(Order, "%s was offered slots, and %s waits before it", x.described(), w.described())
 				return
 			}
 		}
 	}
-}
-
-func (h *History) described(w *waiter) string {
-	return "claim " + w.value.Claim + " of " + w.value.Holder.Host + "/" + w.value.Holder.Instance
 }
 
 // passedBy reports whether a claim that takes slots of pools passes a waiter that nothing excuses.
@@ -442,9 +422,9 @@ func (h *History) passedBy(w *waiter, pools map[string]int) bool {
 }
 
 // knew reports whether the dispatcher certainly knows a waiter as it is: its offers show what it has seen of each pool.
-func (h *History) knew(w *waiter) bool {
+func (q *queueState) knew(w *waiter) bool {
 	for name := range w.value.Pools {
-		if w.rev >= h.queue.known[name] {
+		if w.rev >= q.known[name] {
 			return false
 		}
 	}
@@ -466,8 +446,8 @@ func (h *History) excused(w *waiter) bool {
 	case w.value.Sole, w.value.Holder.Step != "":
 	case w.offers > 0, !w.offered.IsZero() && q.now().Sub(w.offered) < offeredBefore:
 	case w.owner() == q.role:
-	case h.passed(w), q.now().Sub(q.signs[w.value.Holder.Host]) < passedBefore:
-	case h.lentTo(w.owner()) >= fewOffers:
+	case q.passed(w), q.now().Sub(q.signs[w.value.Holder.Host]) < passedBefore:
+	case q.lentTo(w.owner()) >= fewOffers:
 	case len(w.value.Pools) > fewPools || total(w.value.Pools) > fewSlots:
 	default:
 		return false
@@ -476,8 +456,8 @@ func (h *History) excused(w *waiter) bool {
 }
 
 // passed reports whether an instance of a waiter's host is passed.
-func (h *History) passed(w *waiter) bool {
-	for _, o := range h.queue.offers {
+func (q *queueState) passed(w *waiter) bool {
+	for _, o := range q.offers {
 		if o.key.Kind == passedKey && o.key.Host == w.value.Holder.Host {
 			return true
 		}
@@ -486,13 +466,13 @@ func (h *History) passed(w *waiter) bool {
 }
 
 // lentTo is how many demands of an instance have offers, or had some a moment ago.
-func (h *History) lentTo(of instanceID) (n int) {
-	for _, w := range h.queue.line {
-		if w.owner() == of && (w.offers > 0 || h.queue.now().Sub(w.offered) < offeredBefore) {
+func (q *queueState) lentTo(of instanceID) (n int) {
+	for _, w := range q.demands.line {
+		if w.owner() == of && (w.offers > 0 || q.now().Sub(w.offered) < offeredBefore) {
 			n++
 		}
 	}
-	for _, o := range h.queue.gone {
+	for _, o := range q.gone {
 		if o.key.owner() == of {
 			n += len(o.value.Offers)
 		}
@@ -531,7 +511,7 @@ func (h *History) free() map[string]int {
 // unlent returns the free slots that are not offered.
 func (h *History) unlent() map[string]int {
 	free := h.free()
-	for _, w := range h.queue.line {
+	for _, w := range h.demands.line {
 		if w.offers == 0 {
 			continue
 		}
@@ -540,29 +520,6 @@ func (h *History) unlent() map[string]int {
 		}
 	}
 	return free
-}
-
-func (h *History) fits(free map[string]int, w *waiter) bool {
-	for name, n := range w.value.Pools {
-		if free[name] < n {
-			return false
-		}
-	}
-	return true
-}
-
-// insert gives a waiter its place.
-func (q *queueState) insert(w *waiter) {
-	i, _ := slices.BinarySearchFunc(q.line, w, byRank)
-	q.line = slices.Insert(q.line, i, w)
-}
-
-// remove takes a waiter out.
-func (q *queueState) remove(w *waiter) {
-	if i, ok := slices.BinarySearchFunc(q.line, w, byRank); ok {
-		q.line = slices.Delete(q.line, i, i+1)
-	}
-	q.left = append(q.left, w)
 }
 
 // covers reports whether a claim takes at least what another one needs.

@@ -42,7 +42,7 @@ func SaveSnapshot(ctx context.Context, etcd *clientv3.Client, path string) error
 func (h *History) Restored(rev int64, all []*mvccpb.KeyValue) *History {
 	n := NewHistory(h.keys)
 	n.ignored = h.ignored
-	n.queue.now = h.queue.now
+	n.queue.useClock(h.queue.now)
 	n.beginRevision()
 	for _, kv := range all {
 		n.event(&mvccpb.Event{Kv: kv})
@@ -133,9 +133,9 @@ func inOrder(all []*mvccpb.KeyValue) []*mvccpb.KeyValue {
 // were. What a holder was granted must be judged before.
 func (h *History) Forget() (ended int) {
 	before := len(h.holds)
-	h.queue.gaps = nil
+	h.idle.forget()
 	h.holds = slices.DeleteFunc(h.holds, func(x *Hold) bool { return x.To != 0 })
-	h.demands.waits = slices.DeleteFunc(h.demands.waits, func(w *Wait) bool { return w.To != 0 })
+	h.demands.forget()
 	return before - len(h.holds)
 }
 

@@ -146,7 +146,7 @@ func (h *History) hold(id string, main *slot, keys map[string]*slot) {
 	h.holding[id] = n
 	h.holds = append(h.holds, n)
 	if old == nil {
-		h.queue.begun = append(h.queue.begun, n)
+		h.queue.begin(n)
 	}
 }
 

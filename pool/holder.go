@@ -82,6 +82,6 @@ func (h *Holder) validateLines() error {
 }
 
 func (h *Holder) sameAs(o *Holder) bool {
-	return h.ClaimedBy == o.ClaimedBy && h.Run == o.Run && h.Step == o.Step && h.PID == o.PID &&
-		h.Bind == o.Bind && maps.Equal(h.Labels, o.Labels)
+	texts := func(h *Holder) [4]string { return [4]string{h.ClaimedBy, h.Run, h.Step, h.Bind} }
+	return texts(h) == texts(o) && h.PID == o.PID && maps.Equal(h.Labels, o.Labels)
 }

@@ -85,8 +85,8 @@ func TestATargetIsJudgedByItsBound(t *testing.T) {
 		reached bool
 		wanted  string
 	}{
-		"at least, reached": {claims(uncontended, 2.2), 2.2, true, "≥ 2.2 × the floor"},
-		"at least, missed":  {claims(uncontended, 2.1), 2.1, false, "≥ 2.2 × the floor"},
+		"at least, reached": {claims(uncontended, 2.5), 2.5, true, "≥ 2.5 × the floor"},
+		"at least, missed":  {claims(uncontended, 2.4), 2.4, false, "≥ 2.5 × the floor"},
 		"at most, missed":   {claims(limit, 0.5), 2, false, "≤ 1.5 × the time per claim"},
 		"submissions":       {submissions, 0.8, true, "≥ 0.8 × the floor"},
 		"admission":         {admission, 4, false, "≤ 3 × a plain put"},

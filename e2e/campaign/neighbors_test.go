@@ -184,9 +184,13 @@ func TestWhatWorkLeavesBehindIsFound(t *testing.T) {
 	keys := store.NewKeys("/berth/")
 	all := []string{
 		keys.Run("kept"), keys.Canceled("kept"), keys.CanceledSteps("kept") + "s/0", keys.Canceled("gone"),
-		keys.Revocation("h0", "a"), keys.Revocation("h3", "calm-65001-1"), keys.Pools() + "db/spec", keys.Pools() + "db/dispatcher",
+		keys.Revocation("h0", "a"), keys.Revocation("h3", "calm-65001-1"), keys.Pools() + "db/spec", keys.Pools() + "db/demands/h0/sidecar/0",
+		keys.Pending("db"), keys.ID("a"), keys.OffersTo("h0") + "sidecar/0", keys.Dispatcher() + "role", keys.Layout(),
 	}
-	want := []string{keys.Canceled("gone"), keys.Revocation("h0", "a"), keys.Pools() + "db/dispatcher"}
+	want := []string{
+		keys.Canceled("gone"), keys.Revocation("h0", "a"), keys.Pools() + "db/demands/h0/sidecar/0",
+		keys.Pending("db"), keys.ID("a"), keys.OffersTo("h0") + "sidecar/0",
+	}
 	if got := remnants(keys, all); !slices.Equal(got, want) {
 		t.Errorf("found %q, want %q", got, want)
 	}

@@ -119,9 +119,11 @@ func (c Case) claim() instance.Slots {
 // mainCases are those that [Config].Quick measures: one for each figure that
 // e2e/bench has a target for.
 var mainCases = []string{
-	"uncontended/go/1c/1h/1p", "uncontended/go/64c/1h/1p", "uncontended/go/256c/1h/1p", "uncontended/go/256c/4h/1p",
-	"contended/go/256c/1h/1p", "contended/go/256c/4h/1p", "uncontended/http/64c/1h/1p",
-	"full/go/64c/1h/1p", "full/go/256c/1h/1p", "transfer/go/8c/1h/1p", "transfer/go/8c/4h/1p",
+	"uncontended/go/1c/1h/1p", "uncontended/go/64c/1h/1p", "uncontended/go/256c/1h/1p",
+	"uncontended/go/64c/4h/1p", "uncontended/go/256c/4h/1p", "uncontended/http/64c/1h/1p",
+	"contended/go/64c/1h/1p", "contended/go/256c/1h/1p", "contended/go/64c/4h/1p", "contended/go/256c/4h/1p",
+	"full/go/64c/1h/1p", "full/go/256c/1h/1p", "full/go/64c/4h/1p", "full/go/256c/4h/1p",
+	"transfer/go/8c/1h/1p", "transfer/go/8c/4h/1p",
 	"limit/go/64c/1h/1p", "memory/http/64c/1h/1p", "history/go/256c/1h/1p",
 }
 

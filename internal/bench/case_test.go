@@ -23,7 +23,7 @@ func TestCasesAreSelected(t *testing.T) {
 		},
 		"the main ones": {
 			Config{Quick: true, Cases: regexp.MustCompile(`256c`)},
-			[]string{"uncontended/go/256c/1h/1p", "uncontended/go/256c/4h/1p", "contended/go/256c/1h/1p", "contended/go/256c/4h/1p", "full/go/256c/1h/1p"},
+			[]string{"uncontended/go/256c/1h/1p", "uncontended/go/256c/4h/1p", "contended/go/256c/1h/1p", "contended/go/256c/4h/1p", "full/go/256c/1h/1p", "full/go/256c/4h/1p"},
 		},
 	}
 	for name, test := range tests {

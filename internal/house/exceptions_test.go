@@ -14,11 +14,6 @@ var manyFields = []exception{
 		},
 	},
 	{
-		"a checker that keeps a whole history in mind, in one file", excess{
-			"e2e.History": 35,
-		},
-	},
-	{
 		"the worker is one state of several files", excess{
 			"sidecar/worker.Worker": 42,
 		},
@@ -62,7 +57,6 @@ var manyOperators = []exception{
 			"coordinator/step.ParseWhich":      5,
 			"coordinator/step.ParseWorkerID":   4,
 			"coordinator/step.Store.DropFiles": 4,
-			"e2e.History.checkOrder":           7,
 			"e2e.RunHistory.check":             6,
 			"internal/access.Policy.Grants":    4,
 			"internal/access.validPattern":     4,
@@ -79,11 +73,6 @@ var manyOperators = []exception{
 			"sidecar/ui.laterEnd":              5,
 			"sidecar/worker.Worker.skips":      4,
 			"sidecar/worker.execution.show":    5,
-		},
-	},
-	{
-		"the engine of today, which is to be divided into components", excess{
-			"pool.Holder.sameAs": 5,
 		},
 	},
 }
