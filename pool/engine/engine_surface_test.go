@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -49,9 +48,7 @@ func (opener) Follower(b store.Backend, keys store.Keys) enginetest.Follower {
 	return follower{list.NewFollower(b, keys, hclog.NewNullLogger())}
 }
 func (opener) Known() map[string]string {
-	return map[string]string{
-		"metrics count what was granted, refused, lost and is held": "it has no metrics yet",
-	}
+	return nil
 }
 
 // Damage damages a block: a slot key is one slot, whatever its value is.
@@ -126,9 +123,6 @@ func (opener) Queued(ctx context.Context, b store.Backend, keys store.Keys) (n i
 
 // surface is an engine as its callers see it.
 type surface struct{ *engine.Engine }
-
-func (surface) Describe(chan<- *prometheus.Desc) {}
-func (surface) Collect(chan<- prometheus.Metric) {}
 
 type granted struct{ *pool.Claim }
 

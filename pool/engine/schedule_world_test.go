@@ -133,7 +133,9 @@ func newScheduleWorld(seed uint64, f fault) *world {
 	}
 	if w.IntN(5) == 0 {
 		w.fragment(w.pools[0])
-		w.nodes[0].ask(map[string]int{w.pools[0]: 170})
+		for i, n := range []int{170, 1, 1} { // and others, who take slots of it at the same time
+			w.nodes[i%2].ask(map[string]int{w.pools[0]: n})
+		}
 	}
 	return w
 }

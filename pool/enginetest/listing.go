@@ -441,7 +441,7 @@ func counted(w world) {
 	one.LeaseLost(d.Grant().Lease, context.DeadlineExceeded)
 	w.ended(d, problem.ClaimLost)
 	for series, want := range map[string]float64{
-		`berth_claims_queued_total{why="full"}`: 2, `berth_claims_granted_total`: 2, `berth_claim_wait_seconds`: 2, `berth_claims_lost_total{reason="claim_lost"}`: 1,
+		`berth_claims_queued_total`: 2, `berth_claims_granted_total`: 2, `berth_claim_wait_seconds`: 2, `berth_claims_lost_total{reason="claim_lost"}`: 1,
 		`berth_claims_held{pool="db"}`: 1,
 	} {
 		w.same(series, one.sample(series), want)
