@@ -186,9 +186,14 @@ func (q *queue) pend() {
 // pendFor has the pools pending that the demands of a key keep so.
 func (q *queue) pendFor(k *demandKey) {
 	for _, d := range k.live() {
-		for _, p := range d.short {
-			q.pending[p] = true
-		}
+		q.putPending(d.short)
+	}
+}
+
+// putPending has pools pending.
+func (q *queue) putPending(pools []string) {
+	for _, p := range pools {
+		q.pending[p] = true
 	}
 }
 
