@@ -288,8 +288,11 @@ func (o *Owner) Dispatch(may func(pool string) bool, role int64) {
 // OwnOffers returns what has become of offers in memory, under the role that this instance has, since the last call.
 func (o *Owner) OwnOffers() []OwnOffer { return o.offers.takeClosed() }
 
-// Left reports whether this instance has put pools as pending that nobody may end: then it has to dispatch.
-func (o *Owner) Left() bool { return o.queue.left }
+// Left reports whether this instance has put pools as pending that nobody may end, or is putting some: then it has to dispatch.
+func (o *Owner) Left() bool {
+	b := o.queue.flight
+	return o.queue.left || b != nil && len(b.pending) > 0
+}
 
 // Queued returns how many demands keys of this instance are in etcd.
 func (o *Owner) Queued() int { return o.queue.placed() }
