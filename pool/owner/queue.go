@@ -48,11 +48,9 @@ type queue struct {
 	isolated int // so many more transactions have one part each
 	shelf    shelf[refusedPart]
 
-	waited time.Duration // by the claim that was granted last
-	until  time.Duration // when fresh demands are put; 0 if they are not collected
-
-	reserving reserving
-	seats     seats
+	collecting collecting
+	reserving  reserving
+	seats      seats
 	// left: pools were put as pending while nobody dispatched, who would end that.
 	left bool
 }
@@ -131,6 +129,13 @@ func (q *queue) end(d *demand, committed bool) {
 	}
 }
 
+// takeEnded returns the pools in which demands have ended, and forgets them.
+func (q *queue) takeEnded() map[string]bool {
+	all := maps.Clone(q.ended)
+	clear(q.ended)
+	return all
+}
+
 // change has a key put again or deleted.
 func (q *queue) change(k *demandKey) {
 	if !k.changed {
@@ -186,9 +191,14 @@ func (q *queue) pend() {
 // pendFor has the pools pending that the demands of a key keep so.
 func (q *queue) pendFor(k *demandKey) {
 	for _, d := range k.live() {
-		for _, p := range d.short {
-			q.pending[p] = true
-		}
+		q.putPending(d.short)
+	}
+}
+
+// putPending has pools pending.
+func (q *queue) putPending(pools []string) {
+	for _, p := range pools {
+		q.pending[p] = true
 	}
 }
 
@@ -270,11 +280,11 @@ func (q *queue) pools() []string {
 // maxChosen is the most ids that one poll reads.
 const maxChosen = 20
 
-// chosen returns claims that wait whose ids users have chosen, at most [maxChosen] of them, others each time.
-func (q *queue) chosen() (all []*Claim) {
+// chosen returns demands of claims whose ids users have chosen, at most [maxChosen] of them, others each time.
+func (q *queue) chosen() (all []*demand) {
 	for d := range q.demands() {
 		if d.claim.request.Chosen {
-			all = append(all, d.claim)
+			all = append(all, d)
 		}
 	}
 	if len(all) > maxChosen {
@@ -297,29 +307,6 @@ func (q *queue) polled(pools []string, created map[string]int64, revision int64)
 	}
 }
 
-// slowWait is the time in the wait queue from which on demands are collected for collectFor before they are put: who waits
-// for long loses little by it, and etcd has fewer keys to put.
-const (
-	slowWait   = 80 * time.Millisecond
-	collectFor = 20 * time.Millisecond
-)
-
-// served records for how long a claim has waited that was granted.
-func (q *queue) served(d *demand, now time.Time) { q.waited = now.Sub(d.since) }
-
-// collects reports whether more demands are waited for before these are put.
-func (q *queue) collects(now time.Duration) bool {
-	switch {
-	case len(q.fresh) == 0 || q.waited < slowWait || len(q.fresh) >= wire.MaxDemands:
-		q.until = 0
-	case q.until == 0:
-		q.until = now + collectFor
-	case now >= q.until:
-		q.until = 0
-	}
-	return q.until > 0
-}
-
 // Next returns the next transaction, false if there is none, or one is under way.
 func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 	if q.flight != nil {
@@ -332,7 +319,7 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 	}
 	q.unshelve(now)
 	q.reserve(now)
-	if kind == withPuts && !q.collects(now) {
+	if kind == withPuts && !q.collecting.on(len(q.fresh), now) {
 		q.place()
 	}
 	b := newBatch(kind, true, q.isolated > 0)

@@ -91,9 +91,7 @@ func (q *queue) reserve(now time.Duration) {
 // reserveFor has a demand reserve.
 func (q *queue) reserveFor(d *demand) {
 	d.reserve()
-	for _, p := range d.claim.pools {
-		q.pending[p] = true
-	}
+	q.putPending(d.claim.pools)
 	if d.key != nil {
 		q.change(d.key)
 	}
