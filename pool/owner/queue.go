@@ -511,16 +511,21 @@ func (q *queue) moved(it *item, ok bool, revision int64) {
 		for _, d := range k.list {
 			q.rank(d)
 		}
-	case k.created == 0: // a key of an earlier process has its name
-		q.taken[k.name] = true
-		delete(q.byName, k.name)
-		k.rename(q.freeName())
-		q.byName[k.name] = k
-		k.stay()
+	case k.created == 0:
+		q.rename(k)
 	default:
 		q.vanished(k)
 	}
 	q.check(k)
+}
+
+// rename has a key put under another name: a key of an earlier process, or of before a restore of etcd, has its own.
+func (q *queue) rename(k *demandKey) {
+	q.taken[k.name] = true
+	delete(q.byName, k.name)
+	k.rename(q.freeName())
+	q.byName[k.name] = k
+	k.stay()
 }
 
 // renewAll has demands put again that wait still, though their key was put without them: their claims were to be taken in
@@ -640,8 +645,10 @@ func (q *queue) resolve(it *item, kvs []*mvccpb.KeyValue) {
 	switch {
 	case k.created == partly:
 		k.stay()
-	case len(kvs) == 0:
+	case len(kvs) == 0, k.created != 0 && k.created != kvs[0].CreateRevision:
 		q.vanished(k)
+	case k.created == 0 && !it.puts(kvs[0]):
+		q.rename(k)
 	default:
 		k.put(k.list, kvs[0].CreateRevision)
 	}
