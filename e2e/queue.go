@@ -55,6 +55,8 @@ type queueState struct {
 	known map[string]int64
 	// taken is when a claim took slots of a pool last.
 	taken map[string]int64
+	// closed are the offers keys that have gone a moment ago.
+	closed []closedOffers
 	// dispatched: there was a dispatcher, so that time is judged.
 	dispatched bool
 
@@ -65,6 +67,14 @@ type queueState struct {
 	ended  []*slot
 	put    []*offersKeySeen
 	gone   []*offersKeySeen
+}
+
+// closedOffers is an offers key that has gone.
+type closedOffers struct {
+	of  instanceID
+	n   int // offers
+	rev int64
+	at  time.Time
 }
 
 func newQueueState(demands *demandsSeen) queueState {
@@ -140,6 +150,7 @@ func (q *queueState) offer(k berthKey, put bool, kv *mvccpb.KeyValue) error {
 	if old := q.offers[key]; old != nil {
 		delete(q.offers, key)
 		q.gone = append(q.gone, old)
+		q.close(old, kv.ModRevision)
 		q.eachOffered(old, -1)
 	}
 	if k.Kind == passedKey {
@@ -157,6 +168,13 @@ func (q *queueState) offer(k berthKey, put bool, kv *mvccpb.KeyValue) error {
 	q.put = append(q.put, now)
 	q.eachOffered(now, 1)
 	return nil
+}
+
+// close records that an offers key has gone.
+func (q *queueState) close(o *offersKeySeen, rev int64) {
+	now := q.now()
+	q.closed = slices.DeleteFunc(q.closed, func(x closedOffers) bool { return now.Sub(x.at) >= offeredBefore })
+	q.closed = append(q.closed, closedOffers{o.key.owner(), len(o.value.Offers), rev, now})
 }
 
 // eachOffered counts the offers of a key, or takes them off, at the demands.
@@ -421,10 +439,14 @@ func (h *History) passedBy(w *waiter, pools map[string]int) bool {
 	return covers(pools, w.value.Pools) && h.possible(w) && !h.excused(w)
 }
 
-// knew reports whether the dispatcher certainly knows a waiter as it is: its offers show what it has seen of each pool.
-func (q *queueState) knew(w *waiter) bool {
+// knew reports whether the dispatcher certainly knows a waiter as it is.
+func (q *queueState) knew(w *waiter) bool { return q.sawOf(w, w.rev) }
+
+// sawOf reports whether the dispatcher has certainly seen the pools of a waiter at a revision: its offers show what it has seen of
+// each.
+func (q *queueState) sawOf(w *waiter, rev int64) bool {
 	for name := range w.value.Pools {
-		if w.rev >= q.known[name] {
+		if rev >= q.known[name] {
 			return false
 		}
 	}
@@ -447,7 +469,7 @@ func (h *History) excused(w *waiter) bool {
 	case w.offers > 0, !w.offered.IsZero() && q.now().Sub(w.offered) < offeredBefore:
 	case w.owner() == q.role:
 	case q.passed(w), q.now().Sub(q.signs[w.value.Holder.Host]) < passedBefore:
-	case q.lentTo(w.owner()) >= fewOffers:
+	case q.lentTo(w) >= fewOffers:
 	case len(w.value.Pools) > fewPools || total(w.value.Pools) > fewSlots:
 	default:
 		return false
@@ -465,16 +487,17 @@ func (q *queueState) passed(w *waiter) bool {
 	return false
 }
 
-// lentTo is how many demands of an instance have offers, or had some a moment ago.
-func (q *queueState) lentTo(of instanceID) (n int) {
+// lentTo is how many demands of a waiter's owner have offers, or had some a moment ago, and of how many the dispatcher may not know
+// yet that they were committed.
+func (q *queueState) lentTo(waits *waiter) (n int) {
 	for _, w := range q.demands.line {
-		if w.owner() == of && (w.offers > 0 || q.now().Sub(w.offered) < offeredBefore) {
+		if w.owner() == waits.owner() && (w.offers > 0 || q.now().Sub(w.offered) < offeredBefore) {
 			n++
 		}
 	}
-	for _, o := range q.gone {
-		if o.key.owner() == of {
-			n += len(o.value.Offers)
+	for _, x := range q.closed {
+		if x.of == waits.owner() && !q.sawOf(waits, x.rev) {
+			n += x.n
 		}
 	}
 	return n

@@ -154,6 +154,20 @@ func passing(early, late need, between func(*queueTape)) func(*queueTape) {
 
 func nothing(*queueTape) {}
 
+// manyOffers are as many as an instance has in a small pool. They end together.
+func manyOffers(t *queueTape) {
+	ids := []string{"high-1", "high-2", "high-3", "high-4"}
+	for _, id := range ids {
+		t.wait(id, "i", one, "")
+	}
+	t.at(t.offer("0", ids...))
+	end := []*mvccpb.Event{del(offersKeyOf("i", "0"))}
+	for _, id := range ids {
+		end = append(end, del(t.demandOf(id)))
+	}
+	t.at(end...)
+}
+
 func judgeOrder(t *testing.T, cases map[string]orderCase) {
 	t.Helper()
 	for name, c := range cases {
@@ -198,9 +212,11 @@ func TestTheOrderOfOffersIsJudged(t *testing.T) {
 			t.firstGone()
 			t.at(t.offer("0", "late"))
 		}},
-		"one whose offer came to nothing":      {false, passing(one, one, func(t *queueTape) { t.at(t.offer("0", "early")); t.at(del(offersKeyOf("i", "0"))); t.pass(time.Second) })},
-		"one whose offer came to nothing once": {true, passing(one, one, func(t *queueTape) { t.at(t.offer("0", "early")); t.at(del(offersKeyOf("i", "0"))); t.pass(time.Minute) })},
-		"one that is passed":                   {false, passing(one, one, func(t *queueTape) { t.at(put(offersKeyOf("i", "passed"), 0, `{"v":2}`)) })},
+		"one whose offer came to nothing":                 {false, passing(one, one, func(t *queueTape) { t.at(t.offer("0", "early")); t.at(del(offersKeyOf("i", "0"))); t.pass(time.Second) })},
+		"one whose offer came to nothing once":            {true, passing(one, one, func(t *queueTape) { t.at(t.offer("0", "early")); t.at(del(offersKeyOf("i", "0"))); t.pass(time.Minute) })},
+		"one whose owner had many offers a moment ago":    {false, passing(one, one, manyOffers)},
+		"one whose owner had many offers, which is known": {true, passing(one, one, func(t *queueTape) { manyOffers(t); t.knows(one) })},
+		"one that is passed":                              {false, passing(one, one, func(t *queueTape) { t.at(put(offersKeyOf("i", "passed"), 0, `{"v":2}`)) })},
 		"one that was passed long ago": {true, passing(one, one, func(t *queueTape) {
 			t.at(put(offersKeyOf("i", "passed"), 0, `{"v":2}`))
 			t.pass(time.Minute)

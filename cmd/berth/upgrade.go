@@ -119,6 +119,7 @@ func upgradeOwn(ctx context.Context, s config.Settings, log hclog.Logger, waits 
 			return context.Cause(ctx)
 		case errors.As(err, &busy):
 			waits("the data is of an earlier berth, and is upgraded when it is not in use: " + busy.Error())
+			err = busy // it needs no command
 		case problem.CodeOf(err) != problem.EtcdUnavailable:
 			return err
 		}

@@ -116,7 +116,7 @@ type Reason struct {
 	Waiting  int        `json:"waiting,omitempty" doc:"How many claims wait."`
 	Since    time.Time  `json:"since,omitzero"`
 	Pools    []Shortage `json:"pools,omitempty" nullable:"false"`
-	// Dispatcher grants the claim in its turn.
+	// Dispatcher offers slots to the claim in its turn.
 	Dispatcher string      `json:"dispatcher,omitempty" doc:"The instance that offers slots to the waiting claims of the pool, as HOST/INSTANCE."`
 	Holders    []HolderRef `json:"holders,omitempty" nullable:"false" doc:"The holders of the slots that are short, up to ten for each pool."`
 }

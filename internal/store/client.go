@@ -321,7 +321,7 @@ func (c *Client) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResp
 }
 
 // History counts the restores of etcd that responses have shown: by an earlier revision than one
-// before, or by the id of another cluster.
+// before, a far later one, or the id of another cluster.
 func (c *Client) History() uint64 { return c.cluster.at.Load().number }
 
 // Cluster returns the id of the cluster that the client works with, and a channel that is closed when

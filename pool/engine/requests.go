@@ -366,15 +366,20 @@ func (e *Engine) claim(ctx context.Context, req *pool.Request) (*pool.Claim, err
 	case <-e.stopped:
 		return nil, errStopped
 	}
+	return e.leave(own.ID, reply, err)
+}
+
+// leave ends a request, and returns the error why, or what it was answered just then.
+func (e *Engine) leave(id string, reply chan outcome, err error) (*pool.Claim, error) {
 	left := make(chan struct{})
-	if e.inbox.put(func() { e.requests.leave(own.ID, reply, e.now()); close(left) }) {
+	if e.inbox.put(func() { e.requests.leave(id, reply, e.now()); close(left) }) {
 		select {
 		case <-left:
 		case <-e.stopped:
 		}
 	}
 	select {
-	case o := <-reply: // it was granted just then
+	case o := <-reply:
 		return o.claim, o.err
 	default:
 		return nil, err

@@ -98,15 +98,12 @@ func (e *Engine) TakeOver(ctx context.Context, h pool.TakeOver) (*pool.Claim, er
 	case o := <-reply:
 		return o.claim, o.err
 	case <-ctx.Done():
-		e.inbox.put(func() { e.requests.leave(h.ID, reply, e.now()) })
-		select {
-		case o := <-reply:
-			if o.claim != nil {
-				e.inbox.put(func() { e.requests.release(o.claim, make(chan error, 1)) })
-			}
-		default:
+		c, err := e.leave(h.ID, reply, problem.New(problem.ClaimCanceled, "the claim was canceled while it waited: %w", context.Cause(ctx)))
+		if c == nil {
+			return nil, err
 		}
-		return nil, problem.New(problem.ClaimCanceled, "the claim was canceled while it waited: %w", context.Cause(ctx))
+		e.inbox.put(func() { e.requests.release(c, make(chan error, 1)) })
+		return nil, problem.New(problem.ClaimCanceled, "the claim was canceled as it was granted: %w", context.Cause(ctx))
 	case <-e.stopped:
 		return nil, errStopped
 	}

@@ -264,7 +264,7 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 	}
 	c.hold(keys, revision, since, it.responses(responses))
 	if c.demand != nil {
-		o.queue.served(c.demand, it.at)
+		o.queue.collecting.served(c.demand, it.at)
 		o.queue.end(c.demand, true)
 	}
 	if c.passing.turn != nil && c.demand != nil {

@@ -1,11 +1,13 @@
 package owner
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/slots"
@@ -447,6 +449,14 @@ func (it *item) move(key string, created int64, value []byte, lease store.LeaseI
 	} else {
 		it.then = append(it.then, store.Put(key, value, lease))
 	}
+}
+
+// puts reports whether it puts a key with the value that was read.
+func (it *item) puts(kv *mvccpb.KeyValue) bool {
+	return slices.ContainsFunc(it.then, func(op *pb.RequestOp) bool {
+		put := op.GetRequestPut()
+		return put != nil && bytes.Equal(put.Key, kv.Key) && bytes.Equal(put.Value, kv.Value) && put.Lease == kv.Lease
+	})
 }
 
 // drop is the part that deletes an offers key.

@@ -45,7 +45,7 @@ type Owner struct {
 	orphans   orphans
 	reads     []reading // under way
 	polled    []string  // pools whose demands the last poll reads
-	chosen    []*Claim  // that wait, and whose ids it reads
+	chosen    []*demand // whose ids it reads
 }
 
 // Half is one of the two halves of the writer of an instance. Each has one transaction under way, and a guard of its own,
@@ -132,7 +132,7 @@ func (o *Owner) Want(c *Claim) bool {
 
 // Wakes returns when a half may have a next transaction without anything else having happened, later than now; 0 is never.
 func (o *Owner) Wakes(now time.Duration) (at time.Duration) {
-	for _, t := range []time.Duration{o.commits.wakes, o.queue.until, o.queue.reserving.next, o.queue.shelf.wakes(), o.space.Wakes()} {
+	for _, t := range []time.Duration{o.commits.wakes, o.queue.collecting.until, o.queue.reserving.next, o.queue.shelf.wakes(), o.space.Wakes()} {
 		if t > now && (at == 0 || t < at) {
 			at = t
 		}
@@ -220,8 +220,8 @@ func (o *Owner) Polls() []*pb.RequestOp {
 	for _, p := range o.polled {
 		ops = append(ops, under(o.keys.Demands(p, o.queue.host, o.queue.instance), true), store.Get(o.keys.Spec(p)))
 	}
-	for _, c := range o.chosen {
-		ops = append(ops, store.Get(o.keys.ID(c.request.ID)))
+	for _, d := range o.chosen {
+		ops = append(ops, store.Get(o.keys.ID(d.claim.request.ID)))
 	}
 	return ops
 }
@@ -242,8 +242,8 @@ func (o *Owner) Polled(responses []*pb.ResponseOp, revision int64) {
 			}
 		}
 	}
-	for i, c := range o.chosen {
-		o.commits.idRead(c, responses[1+2*len(o.polled)+i].GetResponseRange().Kvs)
+	for i, d := range o.chosen {
+		o.commits.idRead(d, responses[1+2*len(o.polled)+i].GetResponseRange().Kvs)
 	}
 	o.queue.polled(o.polled, created, revision)
 }

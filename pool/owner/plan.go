@@ -61,7 +61,13 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 			p.queue.change(d.key)
 			unused = append(unused, offer.Demand)
 			continue
-		case d == nil || d.claim.state != waiting || d.claim.withdrawn:
+		case d == nil:
+			if p.offers.decline(offer.Demand) {
+				p.dropStray(offer)
+			}
+			unused = append(unused, offer.Demand)
+			continue
+		case d.claim.state != waiting || d.claim.withdrawn:
 			unused = append(unused, offer.Demand)
 			continue
 		case offer.Refused: // its dispatcher may not know yet that a pool was created
@@ -90,6 +96,19 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 		p.offers.close(of, demand, 0)
 	}
 	return true
+}
+
+// dropStray has a demand deleted that etcd has and this instance has not: a restore of etcd has brought it back, or another process
+// has put it. While it is there, slots are kept for it.
+func (p *plan) dropStray(offer wire.Offer) {
+	name := wire.DemandKey{Pool: offer.Demand.Pool, Host: p.queue.host, Instance: p.queue.instance, Name: offer.Demand.Name}
+	if k := p.queue.byName[name.Name]; k != nil && k.created == offer.Demand.Created {
+		p.queue.change(k)
+		return
+	}
+	for name.Pool = range offer.Take {
+		p.commits.drop(&offered{key: p.queue.keys.Demand(name), created: offer.Demand.Created})
+	}
 }
 
 // takeOffered returns the part of a transaction that takes what is offered to a claim, nil if that can't be used. Later is

@@ -48,11 +48,9 @@ type queue struct {
 	isolated int // so many more transactions have one part each
 	shelf    shelf[refusedPart]
 
-	waited time.Duration // by the claim that was granted last
-	until  time.Duration // when fresh demands are put; 0 if they are not collected
-
-	reserving reserving
-	seats     seats
+	collecting collecting
+	reserving  reserving
+	seats      seats
 	// left: pools were put as pending while nobody dispatched, who would end that.
 	left bool
 }
@@ -129,6 +127,13 @@ func (q *queue) end(d *demand, committed bool) {
 	if !committed || k.worthPutting(nil) || d.claim.request.Bridge { // who takes it over can't say that it has ended
 		q.change(k)
 	}
+}
+
+// takeEnded returns the pools in which demands have ended, and forgets them.
+func (q *queue) takeEnded() map[string]bool {
+	all := maps.Clone(q.ended)
+	clear(q.ended)
+	return all
 }
 
 // change has a key put again or deleted.
@@ -275,11 +280,11 @@ func (q *queue) pools() []string {
 // maxChosen is the most ids that one poll reads.
 const maxChosen = 20
 
-// chosen returns claims that wait whose ids users have chosen, at most [maxChosen] of them, others each time.
-func (q *queue) chosen() (all []*Claim) {
+// chosen returns demands of claims whose ids users have chosen, at most [maxChosen] of them, others each time.
+func (q *queue) chosen() (all []*demand) {
 	for d := range q.demands() {
 		if d.claim.request.Chosen {
-			all = append(all, d.claim)
+			all = append(all, d)
 		}
 	}
 	if len(all) > maxChosen {
@@ -302,29 +307,6 @@ func (q *queue) polled(pools []string, created map[string]int64, revision int64)
 	}
 }
 
-// slowWait is the time in the wait queue from which on demands are collected for collectFor before they are put: who waits
-// for long loses little by it, and etcd has fewer keys to put.
-const (
-	slowWait   = 80 * time.Millisecond
-	collectFor = 20 * time.Millisecond
-)
-
-// served records for how long a claim has waited that was granted.
-func (q *queue) served(d *demand, now time.Time) { q.waited = now.Sub(d.since) }
-
-// collects reports whether more demands are waited for before these are put.
-func (q *queue) collects(now time.Duration) bool {
-	switch {
-	case len(q.fresh) == 0 || q.waited < slowWait || len(q.fresh) >= wire.MaxDemands:
-		q.until = 0
-	case q.until == 0:
-		q.until = now + collectFor
-	case now >= q.until:
-		q.until = 0
-	}
-	return q.until > 0
-}
-
 // Next returns the next transaction, false if there is none, or one is under way.
 func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 	if q.flight != nil {
@@ -337,7 +319,7 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 	}
 	q.unshelve(now)
 	q.reserve(now)
-	if kind == withPuts && !q.collects(now) {
+	if kind == withPuts && !q.collecting.on(len(q.fresh), now) {
 		q.place()
 	}
 	b := newBatch(kind, true, q.isolated > 0)
@@ -529,16 +511,21 @@ func (q *queue) moved(it *item, ok bool, revision int64) {
 		for _, d := range k.list {
 			q.rank(d)
 		}
-	case k.created == 0: // a key of an earlier process has its name
-		q.taken[k.name] = true
-		delete(q.byName, k.name)
-		k.rename(q.freeName())
-		q.byName[k.name] = k
-		k.stay()
+	case k.created == 0:
+		q.rename(k)
 	default:
 		q.vanished(k)
 	}
 	q.check(k)
+}
+
+// rename has a key put under another name: a key of an earlier process, or of before a restore of etcd, has its own.
+func (q *queue) rename(k *demandKey) {
+	q.taken[k.name] = true
+	delete(q.byName, k.name)
+	k.rename(q.freeName())
+	q.byName[k.name] = k
+	k.stay()
 }
 
 // renewAll has demands put again that wait still, though their key was put without them: their claims were to be taken in
@@ -658,8 +645,10 @@ func (q *queue) resolve(it *item, kvs []*mvccpb.KeyValue) {
 	switch {
 	case k.created == partly:
 		k.stay()
-	case len(kvs) == 0:
+	case len(kvs) == 0, k.created != 0 && k.created != kvs[0].CreateRevision:
 		q.vanished(k)
+	case k.created == 0 && !it.puts(kvs[0]):
+		q.rename(k)
 	default:
 		k.put(k.list, kvs[0].CreateRevision)
 	}

@@ -66,7 +66,7 @@ func (s *surveys) serve(now time.Duration, nobody bool) {
 	}
 	s.mode = servesStale
 	clear(s.kept)
-	clear(s.queue.ended) // the dispatcher deletes the keys of pools that are no longer pending
+	s.queue.takeEnded() // the dispatcher deletes the keys of pools that are no longer pending
 }
 
 // again has demands surveyed once more, after one that had its turn was not committed.
@@ -154,8 +154,7 @@ func (s *surveys) takeAsked() (now, later []*Claim) {
 // last: others each time if there are more than one survey reads.
 func (s *surveys) poolsOfDemands() []string {
 	all := maps.Clone(s.kept)
-	maps.Copy(all, s.queue.ended)
-	clear(s.queue.ended)
+	maps.Copy(all, s.queue.takeEnded())
 	for _, k := range s.queue.byName {
 		for _, name := range k.pools {
 			all[name] = true
