@@ -455,6 +455,7 @@ func (q *queueState) sawOf(w *waiter, rev int64) bool {
 
 // excused reports whether a waiter may be left out:
 //   - it is not in all of its pools, or has its slots and its demand goes later;
+//   - its claim has two demands, one of which a restore has brought back;
 //   - one of several claims for the same, or a step: its owner may have no place for it;
 //   - it has an offer, or had one a moment ago that came to nothing;
 //   - its owner dispatches, and has its offers in memory;
@@ -465,6 +466,7 @@ func (h *History) excused(w *waiter) bool {
 	q := &h.queue
 	switch {
 	case !w.whole, h.holding[w.value.Claim] != nil:
+	case q.demands.stands[w.wait] > 1:
 	case w.value.Sole, w.value.Holder.Step != "":
 	case w.offers > 0, !w.offered.IsZero() && q.now().Sub(w.offered) < offeredBefore:
 	case w.owner() == q.role:
