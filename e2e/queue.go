@@ -57,6 +57,8 @@ type queueState struct {
 	taken map[string]int64
 	// closed are the offers keys that have gone a moment ago.
 	closed []closedOffers
+	// takeOvers are when the role was taken from one that was silent.
+	takeOvers []time.Time
 	// dispatched: there was a dispatcher, so that time is judged.
 	dispatched bool
 
@@ -91,6 +93,9 @@ func (q *queueState) beginRevision() {
 	q.was, q.before = map[string]int64{}, q.role
 	q.begun, q.ended, q.put, q.gone = nil, nil, nil, nil
 }
+
+// forget drops what only who judges time needs.
+func (q *queueState) forget() { q.takeOvers = nil }
 
 // useClock has it take the time from a clock.
 func (q *queueState) useClock(now func() time.Time) { q.now = now }
@@ -137,6 +142,11 @@ func (q *queueState) dispatcher(put bool, kv *mvccpb.KeyValue) error {
 		}
 		by = instanceID{v.Host, v.Instance}
 		q.dispatched = true
+		for _, at := range v.TakeOvers {
+			if !slices.ContainsFunc(q.takeOvers, at.Equal) {
+				q.takeOvers = append(q.takeOvers, at)
+			}
+		}
 	}
 	if by != q.role || kv.CreateRevision == kv.ModRevision {
 		clear(q.known)
@@ -455,6 +465,7 @@ func (q *queueState) sawOf(w *waiter, rev int64) bool {
 
 // excused reports whether a waiter may be left out:
 //   - it is not in all of its pools, or has its slots and its demand goes later;
+//   - its claim has two demands, one of which a restore has brought back;
 //   - one of several claims for the same, or a step: its owner may have no place for it;
 //   - it has an offer, or had one a moment ago that came to nothing;
 //   - its owner dispatches, and has its offers in memory;
@@ -465,6 +476,7 @@ func (h *History) excused(w *waiter) bool {
 	q := &h.queue
 	switch {
 	case !w.whole, h.holding[w.value.Claim] != nil:
+	case q.demands.stands[w.wait] > 1:
 	case w.value.Sole, w.value.Holder.Step != "":
 	case w.offers > 0, !w.offered.IsZero() && q.now().Sub(w.offered) < offeredBefore:
 	case w.owner() == q.role:

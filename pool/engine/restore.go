@@ -43,12 +43,26 @@ func (r *restore) begin(ctx context.Context) {
 	r.audit.restored()
 	r.follows.reopen()
 	r.polls.soon()
+	r.e.tasks.Go(func() { r.endEarlier(ctx) })
+}
+
+// endEarlier ends what a snapshot has brought back of the wait queue. Right after a restore etcd may not answer: it tries again
+// until it has, or etcd is restored once more.
+func (r *restore) endEarlier(ctx context.Context) {
 	b, keys := r.e.cfg.Backend, wire.Keys{Keys: r.e.cfg.Keys}
-	r.e.tasks.Go(func() { // what a snapshot has brought back of the wait queue
-		if err := endEarlier(ctx, b, keys, r.e.cfg.Host, r.e.cfg.Instance, math.MaxInt64); err != nil {
-			r.e.cfg.Logger.Warn("demands that a restore has brought back are left until their leases end", "error", err)
+	history := b.History()
+	for pause := firstPause; ; pause = min(2*pause, mostPause) {
+		err := endEarlier(ctx, b, keys, r.e.cfg.Host, r.e.cfg.Instance, math.MaxInt64)
+		if err == nil || history != b.History() {
+			return
 		}
-	})
+		r.e.cfg.Logger.Debug("demands that a restore has brought back could not be ended yet", "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // busy reports whether not everything was read since etcd was restored.

@@ -418,11 +418,14 @@ func firstOf(h slots.Held) int {
 	return first % slots.MaxNumbersOfPool
 }
 
-// free is the part of a transaction that releases a claim.
+// free is the part of a transaction that releases a claim. Each of its keys is compared: if an operator has deleted one by hand,
+// another claim may have that slot by now. The others are then found by the next audit.
 func (m *memory) free(c *Claim) *item {
-	it := &item{kind: frees, claim: c, own: []*pb.Compare{store.ModEquals(c.main.Key(m.keys), c.fence)}}
+	it := &item{kind: frees, claim: c}
 	for _, r := range wire.Refs(c.keys) {
-		it.then = append(it.then, store.Delete(r.Key(m.keys)))
+		key := r.Key(m.keys)
+		it.own = append(it.own, store.ModEquals(key, c.fence))
+		it.then = append(it.then, store.Delete(key))
 	}
 	m.freeID(it, c.request)
 	it.extra = len(it.then)
