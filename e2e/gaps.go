@@ -35,6 +35,9 @@ type idleState struct {
 	gaps     []Gap
 }
 
+// TakeOvers returns when the role of the dispatcher was taken from one that was silent, as far as role keys have shown it.
+func (h *History) TakeOvers() []time.Time { return slices.Clone(h.queue.takeOvers) }
+
 // Received notes that everything that etcd has written before was delivered. Where that does not
 // happen for a second, time is not judged.
 func (h *History) Received() { h.idle.receive(h.queue.now()) }

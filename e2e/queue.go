@@ -57,6 +57,8 @@ type queueState struct {
 	taken map[string]int64
 	// closed are the offers keys that have gone a moment ago.
 	closed []closedOffers
+	// takeOvers are when the role was taken from one that was silent.
+	takeOvers []time.Time
 	// dispatched: there was a dispatcher, so that time is judged.
 	dispatched bool
 
@@ -91,6 +93,9 @@ func (q *queueState) beginRevision() {
 	q.was, q.before = map[string]int64{}, q.role
 	q.begun, q.ended, q.put, q.gone = nil, nil, nil, nil
 }
+
+// forget drops what only who judges time needs.
+func (q *queueState) forget() { q.takeOvers = nil }
 
 // useClock has it take the time from a clock.
 func (q *queueState) useClock(now func() time.Time) { q.now = now }
@@ -137,6 +142,11 @@ func (q *queueState) dispatcher(put bool, kv *mvccpb.KeyValue) error {
 		}
 		by = instanceID{v.Host, v.Instance}
 		q.dispatched = true
+		for _, at := range v.TakeOvers {
+			if !slices.ContainsFunc(q.takeOvers, at.Equal) {
+				q.takeOvers = append(q.takeOvers, at)
+			}
+		}
 	}
 	if by != q.role || kv.CreateRevision == kv.ModRevision {
 		clear(q.known)

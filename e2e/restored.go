@@ -129,11 +129,12 @@ func inOrder(all []*mvccpb.KeyValue) []*mvccpb.KeyValue {
 	})
 }
 
-// Forget drops the holds, waits and gaps that have ended, and returns how many holds those
+// Forget drops the holds, waits and gaps that have ended, and the take-overs, and returns how many holds those
 // were. What a holder was granted must be judged before.
 func (h *History) Forget() (ended int) {
 	before := len(h.holds)
 	h.idle.forget()
+	h.queue.forget()
 	h.holds = slices.DeleteFunc(h.holds, func(x *Hold) bool { return x.To != 0 })
 	h.demands.forget()
 	return before - len(h.holds)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/berthhq/berth/internal/store"
 )
@@ -106,6 +107,8 @@ type Dispatcher struct {
 	V        int    `json:"v"`
 	Host     string `json:"host"`
 	Instance string `json:"instance"`
+	// TakeOvers are when the role was taken from one that was silent, in the last minute.
+	TakeOvers []time.Time `json:"take_overs"`
 }
 
 // ReadDispatcher reads the value of the key of the dispatcher's role.

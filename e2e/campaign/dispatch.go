@@ -17,8 +17,11 @@ import (
 
 const (
 	// movesWithin is how long a queue may stand still after its dispatcher was lost, while a
-	// waiter fits and etcd serves.
-	movesWithin = 3 * time.Second
+	// waiter fits and etcd serves: the dispatcher is silent for patience, which doubles with each take-over of the last minute, up to
+	// mostPatience.
+	movesWithin  = 3500 * time.Millisecond
+	patience     = 2 * time.Second
+	mostPatience = 24 * time.Second
 	// quietAfter is how long after a fault of etcd or the network no queue has to move.
 	quietAfter = 5 * time.Second
 	// attributed is for how long a queue that stands still is counted with a fault.
@@ -126,6 +129,7 @@ type moves struct {
 	begun     []time.Time // faults of any kind
 	disturbed []span
 	lost      []loss
+	takeOvers []time.Time
 
 	longest time.Duration
 	after   map[kind]moved
@@ -182,7 +186,7 @@ func (m *moves) judge(gaps []e2e.Gap, wrong func(rule, text string)) {
 	for _, g := range parts {
 		took := g.To.Sub(g.From)
 		m.longest = max(m.longest, took)
-		if took > movesWithin {
+		if took > m.within(g.From) {
 			wrong("queue", fmt.Sprintf("the queue of %s stood still for %s from %s on, while %s fitted and etcd served%s",
 				g.Pool, took.Round(time.Millisecond), g.From.UTC().Format("15:04:05.000"), g.Waiter, m.reason(g)))
 		}
@@ -202,6 +206,17 @@ func (m *moves) judge(gaps []e2e.Gap, wrong func(rule, text string)) {
 	m.begun, m.disturbed, m.lost = nil, nil, nil
 }
 
+// within is how long a queue may stand still from a time on.
+func (m *moves) within(from time.Time) time.Duration {
+	p := patience
+	for _, at := range m.takeOvers {
+		if since := from.Sub(at); since > 0 && since <= time.Minute {
+			p = min(2*p, mostPatience)
+		}
+	}
+	return movesWithin + p - patience
+}
+
 // reason names the last loss of a dispatcher before a gap.
 func (m *moves) reason(g e2e.Gap) (text string) {
 	for _, l := range m.lost {
@@ -219,6 +234,7 @@ func (c *campaign) judgeMoves() {
 	defer r.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.moves.takeOvers = r.takeOvers
 	c.moves.judge(r.gaps, r.wrong)
 	r.gaps = nil
 }
