@@ -9,6 +9,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // slowTxns delays the transactions of an engine from now on.
@@ -80,5 +81,41 @@ func TestAClaimThatIsAskedForAsAnotherOneEndsIsTried(t *testing.T) {
 		}
 		w.release(w.engines[1], held)
 		w.release(e, all[1].got())
+	})
+}
+
+// A claim whose dispatcher says that a pool does not exist is refused by what its instance then reads, whatever else that has wait.
+func TestAClaimOfAPoolThatIsDeletedIsRefused(t *testing.T) {
+	withEngines(t, 2, 1, func(w *bubble) {
+		spec(t, w.b, w.keys, "gone", 1)
+		held := w.ask(w.engines[0], request("held")).got()
+		other := w.ask(w.engines[1], request("other"))
+		both := request("both")
+		both.Slots["gone"] = 1
+		a := w.ask(w.engines[1], both)
+		a.waits()
+		sent := 0
+		w.by[1].Inject(func(c storetest.Call) (f storetest.Fault) {
+			if c.Op == storetest.OpTxn {
+				f.Delay = time.Millisecond
+				sent++
+			}
+			return f
+		})
+		_, err := registry.Registry{Backend: w.b, Keys: w.keys.Keys}.Delete(w.Context(), "gone", nil)
+		w.must(err)
+		w.pass(10 * time.Second)
+		w.by[1].Inject(nil)
+		select {
+		case <-a.done:
+			a.refused(problem.PoolNotFound)
+		default:
+			t.Error("it waits")
+		}
+		if sent > 200 {
+			t.Errorf("%d transactions", sent)
+		}
+		w.release(w.engines[0], held)
+		w.release(w.engines[1], other.got())
 	})
 }

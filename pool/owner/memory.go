@@ -150,6 +150,13 @@ func (m *memory) age(now time.Duration) {
 	m.pools = kept
 }
 
+// doubt has all pools of a claim read before that is judged.
+func (m *memory) doubt(c *Claim, now time.Duration) {
+	for _, name := range c.pools {
+		m.of(name, now).Forget()
+	}
+}
+
 // forget forgets what may have changed unseen.
 func (m *memory) forget() {
 	for _, k := range m.pools {

@@ -72,6 +72,7 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 			continue
 		case offer.Refused: // its dispatcher may not know yet that a pool was created
 			d.claim.arrive(d.claim.came, p.memory.begun)
+			p.memory.doubt(d.claim, p.now)
 			p.unqueue(d)
 			continue
 		}
@@ -446,7 +447,7 @@ func (p *plan) judge(c *Claim) (v verdict) {
 		k := p.memory.of(name, p.now)
 		fresh := k.read > c.arrived
 		why, err := k.objection(c.request.Slots[name], c.passing.turn.of(name), patient)
-		if why == Pending && c.request.Wait > 0 && p.queue.keeps(name) {
+		if why == Pending && c.request.Wait > 0 && c.place == nil && p.queue.keeps(name) {
 			fresh = true // others of this instance wait for it: this one waits behind them
 		}
 		switch {
