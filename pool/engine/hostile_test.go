@@ -178,3 +178,28 @@ func TestOnePoolDoesNotDisturbAnother(t *testing.T) {
 		}
 	}
 }
+
+// A key that others have put below the demands of an instance ends no lease of the claims of that.
+func TestWhatOthersPutIntoTheQueueEndsNoClaim(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		i := r.start("a")
+		c := i.take("x", 1)
+		put := func(key string) {
+			r.must(store.Commit(r.Context(), r.root, nil, store.Put(r.keys.Demands("db", "a", "i")+key, []byte("{}"), c.Lease)))
+		}
+		put("7")
+		i.end()
+		i = r.start("a")
+		claims, err := i.Held(r.Context())
+		r.must(nil, err)
+		if len(claims) != 1 {
+			r.Fatalf("%d claims are held on", len(claims))
+		}
+		time.Sleep(time.Minute)
+		r.isHeld(claims...)
+		put("8")
+		r.restored(r.save(), 1, 0, i)
+		time.Sleep(time.Minute)
+		r.isHeld(claims...)
+	})
+}

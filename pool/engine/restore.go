@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/berthhq/berth/pool/wire"
@@ -49,10 +51,10 @@ func (r *restore) begin(ctx context.Context) {
 // endEarlier ends what a snapshot has brought back of the wait queue. Right after a restore etcd may not answer: it tries again
 // until it has, or etcd is restored once more.
 func (r *restore) endEarlier(ctx context.Context) {
-	b, keys := r.e.cfg.Backend, wire.Keys{Keys: r.e.cfg.Keys}
+	b, keys, claims := r.e.cfg.Backend, wire.Keys{Keys: r.e.cfg.Keys}, slices.Collect(maps.Keys(r.audit.ids))
 	history := b.History()
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
-		err := endEarlier(ctx, b, keys, r.e.cfg.Host, r.e.cfg.Instance, math.MaxInt64)
+		err := endEarlier(ctx, b, keys, r.e.cfg.Host, r.e.cfg.Instance, math.MaxInt64, claims)
 		if err == nil || history != b.History() {
 			return
 		}

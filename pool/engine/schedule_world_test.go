@@ -602,7 +602,7 @@ func (n *node) takeOver() {
 	var kvs []*mvccpb.KeyValue
 	n.query(func(b store.Backend) (err error) {
 		ctx := context.Background()
-		if err = endEarlier(ctx, b, n.w.keys, n.name, "i", n.queue.fencedAt); err == nil {
+		if err = endEarlier(ctx, b, n.w.keys, n.name, "i", n.queue.fencedAt, n.adopt); err == nil {
 			kvs, err = readClaims(ctx, b, n.w.keys, n.adopt)
 			slices.SortFunc(kvs, func(x, y *mvccpb.KeyValue) int { return strings.Compare(string(x.Key), string(y.Key)) })
 		}
