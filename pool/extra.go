@@ -32,14 +32,3 @@ func ValidateReleased(x store.Extra) error {
 	}
 	return nil
 }
-
-// onForeignLeases reports whether the other writes are attached to leases that are not
-// the claim's: if one of them is gone, they can never be written.
-func onForeignLeases(x *store.Extra) bool {
-	for _, op := range x.Then {
-		if p := op.GetRequestPut(); p != nil && p.Lease != 0 {
-			return true
-		}
-	}
-	return false
-}
