@@ -69,3 +69,39 @@ func TestASurveyIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// Claims that have waited leave nothing in memory, also if no slots were handed on to any.
+func TestClaimsThatHaveWaitedAreForgotten(t *testing.T) {
+	r := newRig(t)
+	r.limit(1, false)
+	req := func(id string) *pool.Request {
+		return &pool.Request{ID: id, Slots: map[string]int{"db": 1}, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}}
+	}
+	ask := func(c *Claim) {
+		r.h.asked[c] = true
+		r.h.Claim(c, r.now())
+		r.pass(100 * time.Millisecond)
+	}
+	ask(NewClaim(req("held")))
+	for i := range 20 {
+		c := NewClaim(req(fmt.Sprint("w-", i)))
+		ask(c)
+		if _, waits := c.Waits(); !waits {
+			t.Fatalf("claim %d does not wait", i)
+		}
+		r.h.Withdraw(c, false)
+		r.pass(100 * time.Millisecond)
+	}
+	if n := len(r.h.queue.ranks); n > 0 {
+		t.Errorf("%d kinds are left, the first one with %d demands", n, len(r.h.queue.ranks["db=1 "].list))
+	}
+	one, other := NewClaim(req("one")), NewClaim(req("other"))
+	for _, c := range []*Claim{one, other} {
+		ask(c)
+	}
+	(&plan{commits: r.h.commits}).unqueue(one.demand) // it had no place
+	r.pass(time.Second)
+	if d := r.h.queue.first("db=1 "); d == nil || d.claim != one {
+		t.Errorf("%+v is first", d)
+	}
+}

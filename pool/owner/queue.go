@@ -109,6 +109,7 @@ func (q *queue) end(d *demand, committed bool) {
 	if d.over {
 		return
 	}
+	q.unrank(d)
 	d.end()
 	q.waits--
 	for _, p := range d.claim.pools {
@@ -573,11 +574,17 @@ func (q *queue) first(kind string) *demand {
 	if r == nil {
 		return nil
 	}
-	d := r.first()
-	if r.empty() {
-		delete(q.ranks, kind)
+	return r.first()
+}
+
+// unrank ends that a demand is ranked.
+func (q *queue) unrank(d *demand) {
+	kind := d.claim.kind
+	if r := q.ranks[kind]; r != nil {
+		if r.remove(d); len(r.list) == 0 {
+			delete(q.ranks, kind)
+		}
 	}
-	return d
 }
 
 // passes reports whether a demand that is first of its kind ranks behind one of another kind that reserves in one of its pools.
