@@ -150,9 +150,9 @@ func (m *memory) age(now time.Duration) {
 	m.pools = kept
 }
 
-// doubt has all pools of a claim read before that is judged.
-func (m *memory) doubt(c *Claim, now time.Duration) {
-	for _, name := range c.pools {
+// forgetPools has some pools read before claims of them are judged.
+func (m *memory) forgetPools(names []string, now time.Duration) {
+	for _, name := range names {
 		m.of(name, now).Forget()
 	}
 }
