@@ -150,9 +150,9 @@ func (m *memory) age(now time.Duration) {
 	m.pools = kept
 }
 
-// forgetPools has some pools read before claims of them are judged.
-func (m *memory) forgetPools(names []string, now time.Duration) {
-	for _, name := range names {
+// reread has pools read before claims there are judged.
+func (m *memory) reread(pools []string, now time.Duration) {
+	for _, name := range pools {
 		m.of(name, now).Forget()
 	}
 }
