@@ -40,9 +40,9 @@ type berthKey struct {
 }
 
 // isSlots reports whether slots are held by the key.
-func (k berthKey) isSlots() bool { return k.Kind == slotKey || k.Kind == blockKey }
+func (b berthKey) isSlots() bool { return b.Kind == slotKey || b.Kind == blockKey }
 
-func (k berthKey) owner() instanceID { return instanceID{k.Host, k.Instance} }
+func (b berthKey) owner() instanceID { return instanceID{b.Host, b.Instance} }
 
 // numberKey is the key of a number of a pool.
 func numberKey(k store.Keys, pool string, number int) string {

@@ -7,7 +7,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// maxExtra bounds what a claim can carry along: see maxChildOps.
+// maxExtra bounds the conditions and the writes that a claim carries: they share a part of a transaction with its slots.
 const maxExtra = 16
 
 // ValidateExtra refuses more conditions and writes than a claim can carry.
@@ -31,15 +31,4 @@ func ValidateReleased(x store.Extra) error {
 		return problem.New(problem.Internal, "a release has no lease to write on, and is never tried long after it was asked for")
 	}
 	return nil
-}
-
-// onForeignLeases reports whether the other writes are attached to leases that are not
-// the claim's: if one of them is gone, they can never be written.
-func onForeignLeases(x *store.Extra) bool {
-	for _, op := range x.Then {
-		if p := op.GetRequestPut(); p != nil && p.Lease != 0 {
-			return true
-		}
-	}
-	return false
 }

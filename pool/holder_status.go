@@ -1,8 +1,6 @@
 package pool
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
@@ -21,10 +19,4 @@ type HolderStatus struct {
 	// Granted is the revision of the grant, or one a moment before.
 	Granted int64
 	Lease   store.LeaseID
-}
-
-func sortHolders(all []HolderStatus) {
-	slices.SortFunc(all, func(a, b HolderStatus) int {
-		return cmp.Or(cmp.Compare(a.Fence, b.Fence), cmp.Compare(a.Claim, b.Claim))
-	})
 }

@@ -40,8 +40,6 @@ func isPoolName(s string) bool {
 	return len(s) <= maxPoolName && isWord(s) && strings.ToLower(s) == s
 }
 
-func isClaimID(s string) bool { return len(s) <= MaxID && isWord(s) }
-
 // isWord reports whether s is made of letters, digits, '.', '_' and '-', and
 // begins with one of the first two. It is asked for every event of a watch.
 func isWord(s string) bool {

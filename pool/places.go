@@ -72,16 +72,6 @@ func (p *Place) Available() bool {
 	return p.taken || p.of.free > 0
 }
 
-// passes reports whether the place could be passed on to another one.
-func (p *Place) passes(to *Place) bool {
-	if p == nil || to == nil || p.of != to.of {
-		return false
-	}
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	return p.taken
-}
-
 // Force takes the place even if none is free: for what is there already.
 func (p *Place) Force() {
 	p.of.mu.Lock()

@@ -96,7 +96,7 @@ type Options struct {
 	// minutes; a negative value means no wait.
 	ClaimTimeout time.Duration
 	// PollInterval and PollJitter default to [DefaultPollInterval] and
-	// [DefaultPollJitter]. A negative value disables polling or jitter.
+	// [DefaultPollJitter]. A negative interval is the longest, 5 s; a negative jitter is none.
 	PollInterval, PollJitter time.Duration
 
 	// OnWait, if not nil, is called with the problem that [Open] waits for whenever it
@@ -299,7 +299,7 @@ func (c *Client) start(ctx context.Context) error {
 	})
 	c.engine = engine.New(engine.Config{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Kind: o.Kind,
-		Leases: c.keeper, WaiterLeases: c.waiters, PollInterval: o.PollInterval, Logger: o.Logger,
+		Leases: c.keeper, WaiterLeases: c.waiters, PollInterval: o.PollInterval, PollJitter: o.PollJitter, Logger: o.Logger,
 	})
 	if o.Registerer != nil {
 		if err := o.Registerer.Register(c.engine); err != nil {

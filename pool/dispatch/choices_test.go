@@ -715,7 +715,7 @@ func TestRefusedTransactions(t *testing.T) {
 	}
 	r.now += mostRetry
 	r.put(store.Put(r.keys.Role(), wire.EncodeRole(wire.Role{Host: "x", Instance: "i", Kind: wire.Service}), 0))
-	if r.next(); !r.d.Lost() || r.next() != nil {
+	if r.next(); !r.d.lost || r.next() != nil {
 		t.Error("it does not know that the role was lost")
 	}
 	r.want("offers", r.offered())

@@ -27,7 +27,7 @@ type Dispatcher struct {
 	keys     wire.Keys
 	self     instance
 	role     int64
-	lost     bool
+	lost     bool // the role was: nothing is sent any longer
 	view     view
 	batches  map[batchName]*batch
 	changed  map[batchName]bool
@@ -65,9 +65,6 @@ func New(o Options) *Dispatcher {
 		failing: map[*demand]bool{}, planAt: never, unwanted: map[wire.OfferKey]bool{},
 	}
 }
-
-// Lost reports whether the role was lost.
-func (d *Dispatcher) Lost() bool { return d.lost }
 
 // Demands returns how many demands the view has that have no slots.
 func (d *Dispatcher) Demands() (n int) {

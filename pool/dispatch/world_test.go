@@ -252,7 +252,7 @@ func (w *queueWorld) step() {
 	if len(w.former) > 0 && w.IntN(5) == 0 {
 		c := w.former[0]
 		w.show(c, 1)
-		if w.dispatch(c); c.d.Lost() || c.sent == nil {
+		if w.dispatch(c); c.d.lost || c.sent == nil {
 			w.former = w.former[1:]
 		}
 	}

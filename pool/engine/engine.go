@@ -46,9 +46,10 @@ type Config struct {
 	// [pool.WaiterTTL].
 	Leases, WaiterLeases Leases
 	// PollInterval is how often the offers to this instance, and whether anything dispatches, are read while claims wait, in
-	// case that a watch is silent.
-	PollInterval time.Duration
-	Logger       hclog.Logger
+	// case that a watch is silent: each 5 s at least, also if it is 0. PollJitter is the longest time that is added at
+	// random, so that instances do not poll at the same time.
+	PollInterval, PollJitter time.Duration
+	Logger                   hclog.Logger
 }
 
 // Engine makes the claims of one instance.

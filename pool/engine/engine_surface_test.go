@@ -27,7 +27,7 @@ type opener struct{}
 func (opener) Engine(c enginetest.Config) enginetest.Engine {
 	return surface{engine.New(engine.Config{
 		Backend: c.Backend, Keys: c.Keys, Host: c.Host, Instance: c.Instance, Kind: wire.Service, Leases: c.Leases, WaiterLeases: c.WaiterLeases,
-		PollInterval: c.PollInterval, Logger: c.Logger,
+		PollInterval: c.PollInterval, PollJitter: c.PollJitter, Logger: c.Logger,
 	})}
 }
 

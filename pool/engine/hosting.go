@@ -105,6 +105,9 @@ func (h *hosting) needed() bool {
 	return h.state != asleep || h.slept == 0 // it has not read what there is
 }
 
+// leave has the dispatcher, if this instance has one, leave no pool pending without need. It is false if there is nothing new to do.
+func (h *hosting) leave() bool { return h.d != nil && h.d.End() }
+
 // leaseLost ends that the role is on a lease that was lost.
 func (h *hosting) leaseLost(id store.LeaseID) {
 	if h.lease == id {

@@ -100,13 +100,18 @@ func (l *life) endAll(cause error) {
 	l.end(func(*pool.Claim) error { return cause })
 }
 
-// giveRoleUp has another instance dispatch if this one stops. Where no other can follow, that is when the dispatcher has seen that
-// nothing waits any longer, so that no pool is left pending.
-func (l *life) giveRoleUp() {
-	if l.stopping && !l.ending && !l.hosting.needed() {
-		l.ending = true
-		l.polls.end(dispatch.ChooseFollower(l.hosting.candidates()))
+// giveRoleUp has another instance dispatch if this one stops. It is false if there is nothing new to do. Where no other can follow, that
+// is when the dispatcher has seen that nothing waits any longer, so that no pool is left pending.
+func (l *life) giveRoleUp() bool {
+	switch {
+	case !l.stopping || l.ending:
+		return false
+	case l.hosting.needed():
+		return l.hosting.leave()
 	}
+	l.ending = true
+	l.polls.end(dispatch.ChooseFollower(l.hosting.candidates()))
+	return true
 }
 
 // act answers those who wait until nothing of the wait queue is left in etcd.

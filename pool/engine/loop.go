@@ -116,7 +116,6 @@ func (l *loop) act(ctx context.Context) time.Duration {
 		l.prepared = true
 		close(l.e.ready)
 	}
-	l.life.giveRoleUp()
 	l.polls.act(ctx, now, wall)
 	l.waitings.act(ctx)
 	l.revocations.act(ctx, now)
@@ -130,7 +129,7 @@ func (l *loop) act(ctx context.Context) time.Duration {
 	again := l.requests.answer(l.owner.Results()) > 0 // others may be asked for instead
 	l.life.act()
 	l.audit.act(ctx, now)
-	if again {
+	if l.life.giveRoleUp() || again {
 		return 0
 	}
 	return l.wakes(now)

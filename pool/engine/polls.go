@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -141,10 +142,14 @@ func (p *polls) poll(ctx context.Context, now time.Duration) {
 
 // interval is the time to the next poll.
 func (p *polls) interval() time.Duration {
-	if p.e.cfg.PollInterval <= 0 {
+	d := p.e.cfg.PollInterval
+	if d <= 0 {
 		return mostPoll
 	}
-	return min(p.e.cfg.PollInterval, mostPoll)
+	if j := p.e.cfg.PollJitter; j > 0 {
+		d += rand.N(j)
+	}
+	return min(d, mostPoll)
 }
 
 // wakes returns when there is something to do without anything having happened.

@@ -150,9 +150,9 @@ func (m *memory) age(now time.Duration) {
 	m.pools = kept
 }
 
-// doubt has all pools of a claim read before that is judged.
-func (m *memory) doubt(c *Claim, now time.Duration) {
-	for _, name := range c.pools {
+// reread has pools read before claims there are judged.
+func (m *memory) reread(pools []string, now time.Duration) {
+	for _, name := range pools {
 		m.of(name, now).Forget()
 	}
 }

@@ -72,7 +72,7 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 			continue
 		case offer.Refused: // its dispatcher may not know yet that a pool was created
 			d.claim.arrive(d.claim.came, p.memory.begun)
-			p.memory.doubt(d.claim, p.now)
+			p.memory.reread(d.claim.pools, p.now)
 			p.unqueue(d)
 			continue
 		}

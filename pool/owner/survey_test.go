@@ -28,6 +28,11 @@ func (w *world) all(prefix string) iter.Seq[*mvccpb.KeyValue] {
 	return slices.Values(resp.Kvs)
 }
 
+// wanted reports whether something is to be surveyed, or is.
+func (s *surveys) wanted() bool {
+	return s.current != nil || len(s.asked) > 0 || s.due != servesNone || s.helps
+}
+
 // decided remembers which demands an instance knew to be over when it found out turns: it passes them, and others see them for as
 // long as their key lists them.
 func (w *world) decided(h *host) {

@@ -84,11 +84,6 @@ func (s *surveys) served() {
 	}
 }
 
-// wanted reports whether something is to be surveyed, or is.
-func (s *surveys) wanted() bool {
-	return s.current != nil || len(s.asked) > 0 || s.due != servesNone || s.helps
-}
-
 // busy reports whether a round is under way.
 func (s *surveys) busy() bool { return s.current != nil && len(s.current.sent) > 0 }
 

@@ -129,7 +129,7 @@ func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Comp
 }
 
 // layout has the version, which is put before the first pool.
-func (r Registry) layout() Layout { return Layout{Backend: r.Backend, Keys: r.Keys} }
+func (r Registry) layout() Layout { return Layout(r) }
 
 // Delete deletes a pool's spec. Its holders keep their slots until they release
 // them; its waiters are refused. An unknown pool is a PoolNotFound problem. The revision of
