@@ -227,6 +227,25 @@ func (m *moves) reason(g e2e.Gap) (text string) {
 	return text
 }
 
+// standstills are what the referee has seen of queues, and what is not judged yet.
+type standstills struct {
+	gaps      []e2e.Gap
+	takeOvers []time.Time
+}
+
+// take takes over what a history has found.
+func (q *standstills) take(h *e2e.History) {
+	q.gaps = append(q.gaps, h.Gaps()...)
+	for _, at := range h.TakeOvers() {
+		if !slices.ContainsFunc(q.takeOvers, at.Equal) {
+			q.takeOvers = append(q.takeOvers, at)
+		}
+	}
+}
+
+// judged drops the gaps.
+func (q *standstills) judged() { q.gaps = nil }
+
 // judgeMoves judges the queues of a phase.
 func (c *campaign) judgeMoves() {
 	r := c.referee
@@ -234,7 +253,7 @@ func (c *campaign) judgeMoves() {
 	defer r.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.moves.takeOvers = r.takeOvers
-	c.moves.judge(r.gaps, r.wrong)
-	r.gaps = nil
+	c.moves.takeOvers = r.standing.takeOvers
+	c.moves.judge(r.standing.gaps, r.wrong)
+	r.standing.judged()
 }

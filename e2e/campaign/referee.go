@@ -64,8 +64,7 @@ type referee struct {
 	watching   context.CancelFunc
 	held       chan struct{} // not nil while nothing is watched
 	claims     int           // that were granted, as etcd's history shows them
-	gaps       []e2e.Gap     // that were not judged yet
-	takeOvers  []time.Time
+	standing   standstills
 }
 
 // loadState is what the referee knows of a host's load.
@@ -363,12 +362,7 @@ func (r *referee) collect() {
 
 // forget drops what has ended.
 func (r *referee) forget() {
-	r.gaps = append(r.gaps, r.history.Gaps()...)
-	for _, at := range r.history.TakeOvers() {
-		if !slices.ContainsFunc(r.takeOvers, at.Equal) {
-			r.takeOvers = append(r.takeOvers, at)
-		}
-	}
+	r.standing.take(r.history)
 	r.claims += r.history.Forget()
 }
 
