@@ -113,10 +113,7 @@ func ValidateSlots(slots map[string]int) error {
 }
 
 // SameAs reports whether two requests of one id ask for the same claim.
-func (r *Request) SameAs(o *Request) bool { return r.sameAs(o) }
-
-// sameAs reports whether two requests of one id ask for the same claim.
-func (r *Request) sameAs(o *Request) bool {
+func (r *Request) SameAs(o *Request) bool {
 	return maps.Equal(r.Slots, o.Slots) && r.Priority == o.Priority && r.Holder.sameAs(&o.Holder)
 }
 
