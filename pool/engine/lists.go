@@ -47,7 +47,7 @@ func (l *loop) own() list.Own {
 		o.Waiting = append(o.Waiting, list.OwnDemand(w))
 	}
 	for _, e := range l.requests.early() {
-		o.Waiting = append(o.Waiting, list.OwnDemand(wants(e.request, l.e.start.Add(e.asked))))
+		o.Waiting = append(o.Waiting, list.OwnDemand(wants(e.request, e.claim.Since())))
 	}
 	return o
 }

@@ -81,7 +81,7 @@ func (r *requests) ask(c *owner.Claim, a asking, now time.Duration) {
 		c = r.places.back(c, now)
 		e = &entry{request: req, claim: c, asking: []asking{a}, asked: now}
 		r.byID[req.ID], r.of[c] = e, e
-		r.owner.Claim(c, now)
+		r.owner.Claim(c, now, time.Now())
 	case e.dropped && e.request.SameAs(req) && r.owner.Want(e.claim): // its client came back in time
 		e.dropped = false
 		e.asking = append(e.asking, a)
@@ -135,9 +135,10 @@ func (r *requests) refused(e *entry, err error) {
 	delete(r.of, e.claim)
 	again := *e.request
 	again.Wait = math.MaxInt64 // those who have asked for it stop the time
+	asked := e.claim.Since()
 	e.request, e.claim = &again, owner.NewClaim(&again)
 	r.of[e.claim] = e
-	r.owner.Claim(e.claim, r.now())
+	r.owner.Claim(e.claim, r.now(), asked)
 }
 
 // leave ends one request for a claim. The last one takes the claim out of the wait queue; its place is kept for a while.

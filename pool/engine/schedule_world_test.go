@@ -724,7 +724,7 @@ func (n *node) ask(needs map[string]int) {
 	c := owner.NewClaim(r)
 	n.of[c] = &wanted{Claim: c}
 	w.requests[r.ID] = r
-	n.owner.Claim(c, w.now)
+	n.owner.Claim(c, w.now, time.Unix(0, 0).Add(w.now))
 	n.step()
 }
 

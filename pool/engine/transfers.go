@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"time"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -38,7 +39,7 @@ func (r *requests) takeOver(c *owner.Claim, a asking) {
 		a.refuse(problem.New(problem.IDInUse, "claim id %q is used by another claim of this host: use another id", id))
 	default:
 		r.add(&entry{request: c.Request(), claim: c, asking: []asking{a}, asked: r.now()})
-		r.owner.Claim(c, r.now())
+		r.owner.Claim(c, r.now(), time.Now())
 	}
 }
 

@@ -167,7 +167,7 @@ func (e *Engine) timedOut(ctx context.Context, c *owner.Claim, waited time.Durat
 
 // wants returns a request as it would wait.
 func wants(r *pool.Request, since time.Time) owner.Waiter {
-	d := wire.Demand{Claim: r.ID, Pools: r.Slots, Priority: r.Priority, Sole: r.Sole, Since: since, Holder: r.Holder}
+	d := wire.Demand{Claim: r.ID, Pools: r.Slots, Priority: r.Priority, Sole: r.Sole, Since: wire.Time(since), Holder: r.Holder}
 	if r.Since > 0 {
 		d.Stamp = &wire.Stamp{Revision: r.Since}
 	}

@@ -62,7 +62,7 @@ func TestASurveyIsBounded(t *testing.T) {
 		put(append(ops, store.Put(r.keys.Pending("db"), wire.EncodeEmpty(), 0)))
 		claim := NewClaim(&pool.Request{ID: "c", Slots: map[string]int{"db": c.needs}, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
 		r.h.asked[claim] = true
-		r.h.Claim(claim, r.now())
+		r.h.Claim(claim, r.now(), time.Unix(1, 0))
 		got := r.pass(time.Second)["c"]
 		if c.refused == "" && got.Outcome != Granted || c.refused != "" && (got.Err == nil || !strings.Contains(got.Err.Error(), c.refused)) {
 			t.Errorf("%d are held, %d wait, %d are wanted: %d, %v", c.held, c.waits, c.needs, got.Outcome, got.Err)
@@ -79,7 +79,7 @@ func TestClaimsThatHaveWaitedAreForgotten(t *testing.T) {
 	}
 	ask := func(c *Claim) {
 		r.h.asked[c] = true
-		r.h.Claim(c, r.now())
+		r.h.Claim(c, r.now(), time.Unix(1, 0))
 		r.pass(100 * time.Millisecond)
 	}
 	ask(NewClaim(req("held")))

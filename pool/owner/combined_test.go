@@ -66,7 +66,7 @@ func TestWhatCannotBeReleasedWithOtherWrites(t *testing.T) {
 		needs[name] = 2
 	}
 	wide := NewClaim(&pool.Request{ID: "wide", Slots: needs, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
-	r.h.Claim(wide, r.now())
+	r.h.Claim(wide, r.now(), time.Unix(1, 0))
 	a, full := r.ask("a", 1, store.Extra{}), r.ask("full", 4, store.Extra{})
 	if all := r.pass(time.Second); all["wide"].Outcome != Granted || all["full"].Outcome != Waits {
 		t.Fatalf("%+v", all)

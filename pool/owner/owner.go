@@ -94,9 +94,9 @@ func (o *Owner) Queue() Half { return o.queue }
 // Space returns whether etcd takes puts, as far as is known. Refused is to be called for each transaction of its halves that etcd refuses for want of space.
 func (o *Owner) Space() *Space { return o.space }
 
-// Claim asks for a claim.
-func (o *Owner) Claim(c *Claim, now time.Duration) {
-	c.arrive(now, o.memory.begun)
+// Claim asks for a claim, at a time of day.
+func (o *Owner) Claim(c *Claim, now time.Duration, at time.Time) {
+	c.arrive(now, at, o.memory.begun)
 	if c.transfer != nil {
 		o.transfers.add(c) // what is taken over is read first
 		return

@@ -71,7 +71,7 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 			unused = append(unused, offer.Demand)
 			continue
 		case offer.Refused: // its dispatcher may not know yet that a pool was created
-			d.claim.arrive(d.claim.came, p.memory.begun)
+			d.claim.arrive(d.claim.came, d.claim.since, p.memory.begun)
 			p.memory.reread(d.claim.pools, p.now)
 			p.unqueue(d)
 			continue
@@ -319,7 +319,7 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 			p.queue.reserving.set(name, k.spec.ReserveAfter)
 		}
 	}
-	p.queue.add(c, v.pools, p.at)
+	p.queue.add(c, v.pools)
 	return true
 }
 

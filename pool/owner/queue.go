@@ -71,8 +71,8 @@ func newQueue(cfg Config, space *Space) *queue {
 }
 
 // add has a claim wait. Short are its pools that could not grant it.
-func (q *queue) add(c *Claim, short []string, at time.Time) {
-	d := &demand{claim: c, since: at, came: c.came, short: short}
+func (q *queue) add(c *Claim, short []string) {
+	d := &demand{claim: c, since: c.since, came: c.came, short: short}
 	if at := c.request.Since; at > 0 {
 		d.placeAt(at)
 	}

@@ -22,7 +22,7 @@ func TestADemandOfADeletedPoolIsWhole(t *testing.T) {
 	waits := NewClaim(&pool.Request{ID: "waits", Slots: map[string]int{"db": 1, "gpu": 1}, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
 	for _, c := range []*Claim{full, waits} {
 		r.h.asked[c] = true
-		r.h.Claim(c, r.now())
+		r.h.Claim(c, r.now(), time.Unix(1, 0))
 		r.pass(time.Second)
 	}
 	was := waits.demand.ref()

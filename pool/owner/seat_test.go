@@ -191,7 +191,7 @@ func TestClaimsWithoutAPlace(t *testing.T) {
 	running.Take()
 	with := func(id string, wait time.Duration) *Claim {
 		c := NewClaim(&pool.Request{ID: id, Slots: map[string]int{"db": 1}, Wait: wait, Place: places.New(), Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
-		r.h.Claim(c, r.now())
+		r.h.Claim(c, r.now(), time.Unix(1, 0))
 		return c
 	}
 	with("hasty", 0)

@@ -235,7 +235,7 @@ func TestTwoThatDoNotWait(t *testing.T) {
 		for _, h := range w.hosts[:2] {
 			c := NewClaim(&pool.Request{ID: "of-" + h.name, Slots: map[string]int{"db": 1}, Holder: pool.Holder{Host: h.name, Instance: "i"}})
 			h.asked[c] = true
-			h.Claim(c, w.now())
+			h.Claim(c, w.now(), time.Unix(1, 0))
 			claims = append(claims, c)
 		}
 		for round := range 40 {
@@ -276,7 +276,7 @@ func TestTwoTurns(t *testing.T) {
 	hurried := func(id, name string) *Claim {
 		c := NewClaim(&pool.Request{ID: id, Slots: map[string]int{name: 1}, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
 		r.h.asked[c], c.lease = true, r.h.leases[false]
-		r.h.Claim(c, r.now())
+		r.h.Claim(c, r.now(), time.Unix(1, 0))
 		return c
 	}
 	read := func() {

@@ -55,7 +55,7 @@ func (w *world) takeOver(h *host) {
 			c := NewTakeOver(&pool.TakeOver{ID: id, Fence: old.Fence(), Slots: old.request.Slots, Holder: pool.Holder{Host: h.name, Instance: "i"}, Extra: x})
 			w.transfers.by[c] = old
 			h.asked[c] = true
-			h.Claim(c, w.now())
+			h.Claim(c, w.now(), time.Unix(1, 0))
 			return
 		}
 	}
@@ -161,7 +161,7 @@ func (r *rig) instance(name string) *rig {
 func (r *rig) takesOver(id string, fence store.Fence, n int, x store.Extra) *Claim {
 	c := NewTakeOver(&pool.TakeOver{ID: id, Fence: fence, Slots: map[string]int{"db": n}, Holder: pool.Holder{Host: r.h.name, Instance: "i", Run: "nightly"}, Extra: x})
 	r.h.asked[c] = true
-	r.h.Claim(c, r.now())
+	r.h.Claim(c, r.now(), time.Unix(1, 0))
 	return c
 }
 
@@ -369,7 +369,7 @@ func (r *rig) has(key string) bool {
 func TestTheOutcomeOfABridgeThatWasTakenOverIsUnknown(t *testing.T) {
 	r := newRig(t)
 	c := NewClaim(&pool.Request{ID: "a", Slots: map[string]int{"db": 2}, Bridge: true, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
-	r.h.Claim(c, r.now())
+	r.h.Claim(c, r.now(), time.Unix(1, 0))
 	two := r.second()
 	unanswered(r, true, func(r *rig) {
 		two.takesOver("a", store.FenceAt(r.etcd.Revision()), 2, store.Extra{})

@@ -294,7 +294,7 @@ func (w *world) claim(h *host, needs map[string]int) *Claim {
 	}
 	c := NewClaim(r)
 	h.asked[c], w.workers.of[c] = true, place
-	h.Claim(c, w.now())
+	h.Claim(c, w.now(), time.Unix(int64(w.stats.claims), 0))
 	return c
 }
 
