@@ -309,7 +309,7 @@ func TestLaterLives(t *testing.T) {
 	}
 	for _, name := range []string{"what is gone", "what is left", "what is being taken", "a key", "an id", "the fence", "an audit of all"} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(600) {
+			for seed := range schedules(name) {
 				if w := newLivesWorld(seed, name).run(600); len(w.errs) > 0 {
 					t.Logf("caught by schedule %d: %s", seed+1, w.errs[0])
 					return

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -34,6 +35,27 @@ func TestDirectClaimsNeverExceedALimit(t *testing.T) {
 	}
 	if t.Logf("%+v, %d taken over from other instances", all, moved); moved < 60 || all.granted < 6000 || all.over < 150 || all.waited < 5000 || all.ahead < 15 {
 		t.Errorf("too little has happened: %+v", all)
+	}
+}
+
+// firstCaught is where the search for a schedule that needs a rule begins, to save time: at the one that was found last.
+var firstCaught = map[string]uint64{
+	"an advance offer":    92,
+	"an offers key":       60,
+	"an absent slot":      23,
+	"what is being taken": 345,
+	"an audit of all":     140,
+	"a place is returned": 486,
+}
+
+// schedules iterates over the seeds of 600 schedules.
+func schedules(rule string) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		for i := range uint64(600) {
+			if !yield((firstCaught[rule] + i) % 600) {
+				return
+			}
+		}
 	}
 }
 
@@ -92,7 +114,7 @@ func TestEveryCompareIsNeeded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(600) {
+			for seed := range schedules(name) {
 				if w := newWorld(seed, without).run(600); len(w.errs) > 0 {
 					t.Logf("caught by schedule %d: %s", seed+1, w.errs[0])
 					return
