@@ -41,7 +41,10 @@ func waitIn(t *testing.T, c *instance.Client, n int) (end func()) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
-			_, _ = c.Claim(ctx, instance.Slots{"db": 1, "api": 1}, instance.WithID(fmt.Sprint("w", i)), instance.WithWait(instance.MaxWait))
+			claim, err := c.Claim(ctx, instance.Slots{"db": 1, "api": 1}, instance.WithID(fmt.Sprint("w", i)), instance.WithWait(instance.MaxWait))
+			if err == nil { // granted as the wait ends
+				_ = claim.Release(context.WithoutCancel(ctx))
+			}
 		})
 	}
 	return func() { cancel(); all.Wait() }
