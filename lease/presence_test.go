@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -426,17 +427,21 @@ func TestAProcessThatMayNotUseWhatEtcdHasIsNotSeen(t *testing.T) {
 func TestWhatEtcdHasIsCheckedWheneverTheNameIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := problem.New(problem.CorruptValue, "the data is of the layout 3")
-		s, answers, checks := newSeen(t, newFakeEtcd(newFakeClock()), testToken), error(store.ErrUnavailable), 0
-		s.cfg.Check = func(context.Context) error { checks++; return answers }
+		s := newSeen(t, newFakeEtcd(newFakeClock()), testToken)
+		var checks atomic.Int64
+		var answers atomic.Value // the outcome of a check
+		type outcome struct{ err error }
+		answers.Store(outcome{store.ErrUnavailable})
+		s.cfg.Check = func(context.Context) error { checks.Add(1); return answers.Load().(outcome).err }
 		s.run()
 		idle(5 * time.Second)
-		if s.isReady() || checks < 3 {
-			t.Errorf("after %d checks without an answer, it is ready: %t", checks, s.isReady())
+		if s.isReady() || checks.Load() < 3 {
+			t.Errorf("after %d checks without an answer, it is ready: %t", checks.Load(), s.isReady())
 		}
-		answers = nil
+		answers.Store(outcome{})
 		idle(5 * time.Second)
 		id := s.wantLease()
-		answers = store.ErrUnavailable
+		answers.Store(outcome{store.ErrUnavailable})
 		if err := s.etcd.Revoke(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
@@ -444,7 +449,7 @@ func TestWhatEtcdHasIsCheckedWheneverTheNameIsTaken(t *testing.T) {
 		if _, ok := s.Lease(); ok || s.Trouble() == nil {
 			t.Errorf("it is seen: %t; %v", ok, s.Trouble())
 		}
-		answers = refused
+		answers.Store(outcome{refused})
 		idle(15 * time.Second)
 		if err := <-s.done; !errors.Is(err, refused) || s.etcd.get(s.key) != nil {
 			t.Errorf("Run ended with %v, and the key is %v", err, s.etcd.get(s.key))

@@ -60,11 +60,14 @@ func TestLeadersComeAndGo(t *testing.T) {
 				}
 			}
 			for i, by := range w.by {
+				var mu sync.Mutex // of random: an engine has several transactions under way
 				random := rand.New(rand.NewPCG(seed, uint64(200+i)))
 				by.Inject(func(c storetest.Call) (f storetest.Fault) {
 					if c.Op != storetest.OpTxn {
 						return f
 					}
+					mu.Lock()
+					defer mu.Unlock()
 					f.Delay = time.Duration(1+random.IntN(5)) * time.Millisecond
 					f.LoseAnswer = random.IntN(50) == 0
 					return f

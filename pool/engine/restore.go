@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/wire"
 )
 
@@ -45,20 +46,21 @@ func (r *restore) begin(ctx context.Context) {
 	r.audit.restored()
 	r.follows.reopen()
 	r.polls.soon()
-	r.e.tasks.Go(func() { r.endEarlier(ctx) })
+	claims := slices.Collect(maps.Keys(r.audit.ids))
+	r.e.tasks.Go(func() { endRestored(ctx, r.e, claims) })
 }
 
-// endEarlier ends what a snapshot has brought back of the wait queue. Right after a restore etcd may not answer: it tries again
-// until it has, or etcd is restored once more.
-func (r *restore) endEarlier(ctx context.Context) {
-	b, keys, claims := r.e.cfg.Backend, wire.Keys{Keys: r.e.cfg.Keys}, slices.Collect(maps.Keys(r.audit.ids))
+// endRestored ends what a snapshot has brought back of the wait queue, but for the leases of claims. Right after a restore etcd may
+// not answer: it tries again until it has, or etcd is restored once more.
+func endRestored(ctx context.Context, e *Engine, claims []store.LeaseID) {
+	b, keys := e.cfg.Backend, wire.Keys{Keys: e.cfg.Keys}
 	history := b.History()
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
-		err := endEarlier(ctx, b, keys, r.e.cfg.Host, r.e.cfg.Instance, math.MaxInt64, claims)
+		err := endEarlier(ctx, b, keys, e.cfg.Host, e.cfg.Instance, math.MaxInt64, claims)
 		if err == nil || history != b.History() {
 			return
 		}
-		r.e.cfg.Logger.Debug("demands that a restore has brought back could not be ended yet", "error", err)
+		e.cfg.Logger.Debug("demands that a restore has brought back could not be ended yet", "error", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

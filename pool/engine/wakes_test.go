@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,11 +95,11 @@ func TestAClaimOfAPoolThatIsDeletedIsRefused(t *testing.T) {
 		both.Slots["gone"] = 1
 		a := w.ask(w.engines[1], both)
 		a.waits()
-		sent := 0
+		var sent atomic.Int64
 		w.by[1].Inject(func(c storetest.Call) (f storetest.Fault) {
 			if c.Op == storetest.OpTxn {
 				f.Delay = time.Millisecond
-				sent++
+				sent.Add(1)
 			}
 			return f
 		})
@@ -112,8 +113,8 @@ func TestAClaimOfAPoolThatIsDeletedIsRefused(t *testing.T) {
 		default:
 			t.Error("it waits")
 		}
-		if sent > 200 {
-			t.Errorf("%d transactions", sent)
+		if n := sent.Load(); n > 200 {
+			t.Errorf("%d transactions", n)
 		}
 		w.release(w.engines[0], held)
 		w.release(w.engines[1], other.got())

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,16 +170,16 @@ func TestReasonsAreReadForATenthOfTheTime(t *testing.T) {
 		took := time.Since(begun)
 		b.by.Inject(nil)
 		time.Sleep(9*took - time.Millisecond)
-		reads := 0
+		var reads atomic.Int64
 		b.by.Inject(func(call storetest.Call) storetest.Fault {
-			reads++
+			reads.Add(1)
 			return storetest.Fault{}
 		})
-		if ask(); reads > 0 {
-			t.Errorf("%d reads, soon after one that took %s", reads, took)
+		if ask(); reads.Load() > 0 {
+			t.Errorf("%d reads, soon after one that took %s", reads.Load(), took)
 		}
 		time.Sleep(time.Millisecond)
-		if ask(); reads == 0 {
+		if ask(); reads.Load() == 0 {
 			t.Error("what is too old is shown")
 		}
 		held := own("a")
