@@ -54,8 +54,9 @@ type Options struct {
 	// ClaimTimeout limits the wait of claims without [WithWait]. The default is 10
 	// minutes; a negative value means no wait.
 	ClaimTimeout time.Duration
-	// PollInterval and PollJitter set how often a waiting claim is checked without an
-	// event. The defaults are 1s and 500ms; a negative value disables polling or jitter.
+	// PollInterval and PollJitter set how often waiting claims are checked without an event,
+	// at least every 5s. The defaults are 1s and 500ms; with a negative interval it is every 5s,
+	// and a negative jitter is none.
 	PollInterval, PollJitter time.Duration
 
 	// OnWait, if not nil, is called with the error that [Open] waits for whenever it

@@ -25,8 +25,6 @@ type Pool struct {
 	LeaseDuration time.Duration
 	// ReserveAfter is the age from which on slots are reserved for a waiting claim.
 	ReserveAfter time.Duration
-	// Retain is how long a host may retain released slots for its next claims; 0 is not at all.
-	Retain time.Duration
 	// Paused pools grant nothing and keep their holders and waiters.
 	Paused bool
 	// Deleted is set if the pool was deleted while slots of it were held. It has no settings.
@@ -52,12 +50,8 @@ type Holder struct {
 	// Slots are those of all pools of the claim.
 	Slots    Slots
 	Priority int
-	// Since is when the claim was granted, or began to wait, by the clock of its host; if
-	// RetainedUntil is set, when it ended.
+	// Since is when the claim was granted, or began to wait, by the clock of its host.
 	Since time.Time
-	// RetainedUntil is set if the claim has ended and this client retains its slots: they are
-	// free for its next claims until then.
-	RetainedUntil time.Time
 	// Fence is the fencing token; 0 for a claim that waits.
 	Fence int64
 }
@@ -102,7 +96,6 @@ func (c *Client) Pool(ctx context.Context, name string) (PoolDetail, error) {
 	for i, h := range d.Holders {
 		all.Holders[i] = holderOf(h.Claim, h.Holder, h.Pools)
 		all.Holders[i].Priority, all.Holders[i].Since, all.Holders[i].Fence = h.Priority, h.Since, int64(h.Fence)
-		all.Holders[i].RetainedUntil = h.RetainedUntil
 	}
 	for i, w := range d.Waiters {
 		all.Waiters[i] = Waiter{Holder: holderOf(w.Claim, w.Holder, w.Pools), Position: w.Position, Reason: w.Reason}
@@ -113,7 +106,7 @@ func (c *Client) Pool(ctx context.Context, name string) (PoolDetail, error) {
 
 func poolOf(s pool.Status) Pool {
 	return Pool{
-		Name: s.Name, Limit: s.Limit, LeaseDuration: s.LeaseDuration, ReserveAfter: s.ReserveAfter, Retain: s.Retain, Paused: s.Paused, Deleted: s.Deleted,
+		Name: s.Name, Limit: s.Limit, LeaseDuration: s.LeaseDuration, ReserveAfter: s.ReserveAfter, Paused: s.Paused, Deleted: s.Deleted,
 		Claimed: s.Claimed, Waiting: s.Waiting, Problem: s.Problem,
 	}
 }
@@ -140,13 +133,6 @@ func WithLeaseDuration(d time.Duration) PoolOption {
 // 24 h; 0 is at once, in strict order, and [NeverReserve] is never. The default is 1 minute.
 func WithReserveAfter(d time.Duration) PoolOption {
 	return func(o *poolOptions) { o.change.ReserveAfter = &d }
-}
-
-// WithRetain lets a host retain released slots for its next claims, which are then granted
-// without a write to etcd: for up to 10 s and a third of the lease duration. The default is 0,
-// not at all.
-func WithRetain(d time.Duration) PoolOption {
-	return func(o *poolOptions) { o.change.Retain = &d }
 }
 
 // SetPool creates a pool with a limit, or changes its limit. Settings without an option

@@ -121,7 +121,7 @@ var fields = []Field{
 	},
 	{
 		Name: "claim_poll_interval", Group: Claims, Default: "1s",
-		Usage: "`TIME` after which a waiting claim is checked even without an event; 0 for never",
+		Usage: "`TIME` after which waiting claims are checked even without an event; at most 5s, which is also what 0 means",
 		Must:  aDuration,
 		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.ClaimPollInterval }, parseDuration},
 	},

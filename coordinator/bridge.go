@@ -3,10 +3,8 @@ package coordinator
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/oklog/ulid/v2"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sync/errgroup"
@@ -17,210 +15,8 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-const (
-	// bridgeMargin is how much longer a bridge lease lives than an admitted run may wait
-	// for its executor. For bridgeFor it takes more keys, which then live long enough.
-	bridgeMargin = 30 * time.Second
-	bridgeFor    = 15 * time.Second
-	// bridgeKeys bounds the keys on one lease: with RBAC, a put costs time in proportion.
-	bridgeKeys = 300
-	// bridgePause is the longest pause between attempts to get one.
-	bridgePause = 5 * time.Second
-)
-
-// bridgeLeases provides the leases of the slots of admitted runs until they are started:
-// leases that live as long as a run may wait, and are never renewed. If the run is not
-// started, they expire, even without a coordinator.
-type bridgeLeases struct {
-	backend store.Backend
-	ttl     time.Duration
-	wanted  chan struct{} // signals that a lease is needed
-
-	mu      sync.Mutex // guards what follows
-	lease   store.LeaseID
-	left    int       // keys that can still be attached
-	until   time.Time // when it takes no more
-	trouble error
-}
-
-func newBridgeLeases(b store.Backend, startTimeout time.Duration) *bridgeLeases {
-	return &bridgeLeases{backend: b, ttl: startTimeout + bridgeMargin, wanted: make(chan struct{}, 1)}
-}
-
-// Acquire reserves keys. The lease duration of the pools does not matter: the claim must
-// not outlive the wait for its executor.
-func (l *bridgeLeases) Acquire(_ time.Duration, keys int) (store.LeaseID, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.left == 0 || l.left < keys && l.left < bridgeKeys || time.Now().After(l.until) {
-		select {
-		case l.wanted <- struct{}{}:
-		default:
-		}
-		return 0, false
-	}
-	l.left = max(0, l.left-keys)
-	return l.lease, true
-}
-
-// Release does nothing: the lease takes new keys only for a short time.
-func (l *bridgeLeases) Release(store.LeaseID, int) {}
-
-// Keeps is false: these leases are never renewed.
-func (l *bridgeLeases) Keeps(store.LeaseID) bool { return false }
-
-// Valid is false: slots on these leases are not retained.
-func (l *bridgeLeases) Valid(store.LeaseID) bool { return false }
-
-// Suspect makes the next claim use another lease.
-func (l *bridgeLeases) Suspect(ids ...store.LeaseID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, id := range ids {
-		if id == l.lease {
-			l.left = 0
-		}
-	}
-}
-
-// Trouble returns why there is no lease.
-func (l *bridgeLeases) Trouble() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.trouble
-}
-
-// run grants leases when they are needed, and calls ready, until ctx ends.
-func (l *bridgeLeases) run(ctx context.Context, ready func()) error {
-	for {
-		select {
-		case <-l.wanted:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		pause := backoff.NewExponentialBackOff()
-		pause.InitialInterval, pause.MaxInterval = fencePause, bridgePause
-		_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, l.grant(ctx) },
-			backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(0))
-		if err != nil {
-			return context.Cause(ctx)
-		}
-		ready()
-	}
-}
-
-func (l *bridgeLeases) grant(ctx context.Context) error {
-	begun := time.Now()
-	try, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
-	id, _, err := l.backend.Grant(try, l.ttl)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.trouble = err
-	if err == nil {
-		l.lease, l.left, l.until = id, bridgeKeys, begun.Add(bridgeFor)
-	}
-	return err
-}
-
-const (
-	// maxBridged bounds the runs with pools that one tick admits. The next tick continues.
-	maxBridged = 256
-	// firstReadTime is how long a new leader waits for the pools before it admits runs that
-	// need none.
-	firstReadTime = 2 * time.Second
-	// guardTimeout bounds the removal of the guard at the end.
-	guardTimeout = time.Second
-)
-
-// bridge holds slots of pools for admitted runs until their executors take them over. It
-// exists once a run needs pools.
-type bridge struct {
-	cfg    Config
-	leases *bridgeLeases
-	engine *pool.Engine
-	pools  *pool.Follower
-	// changed signals that pools have changed.
-	changed chan struct{}
-	since   time.Time
-	seen    bool // the pools have been read
-}
-
-// starting reports whether the pools are not read yet, shortly after the start: runs
-// without pools would pass the others if they were admitted meanwhile.
-func (b *bridge) starting(now time.Time) bool { return !b.seen && now.Sub(b.since) < firstReadTime }
-
-func newBridge(cfg Config) *bridge {
-	b := &bridge{cfg: cfg, leases: newBridgeLeases(cfg.Backend, cfg.StartTimeout), changed: make(chan struct{}, 1), since: time.Now()}
-	b.pools = pool.NewFollower(cfg.Backend, cfg.Keys, cfg.Logger)
-	b.engine = pool.New(pool.Config{
-		Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
-		Leases: b.leases, Logger: cfg.Logger,
-	})
-	return b
-}
-
-// run works until ctx ends. The slots that it holds then expire with their lease unless
-// they are taken over.
-func (b *bridge) run(ctx context.Context) error {
-	g, inner := errgroup.WithContext(ctx)
-	g.Go(func() error { return b.leases.run(inner, b.engine.LeasesReady) })
-	g.Go(func() error { return b.engine.Run(inner) })
-	g.Go(func() error { return b.pools.Run(inner) })
-	g.Go(func() error { return b.follow(inner) })
-	err := g.Wait()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardTimeout)
-	defer cancel()
-	if left := b.engine.RemoveGuard(last); left != nil {
-		b.cfg.Logger.Debug("the guard could not be removed", "error", left)
-	}
-	return err
-}
-
-// follow signals that pools have changed, once the engine can claim.
-func (b *bridge) follow(ctx context.Context) error {
-	if err := b.engine.Ready(ctx); err != nil {
-		return err
-	}
-	for {
-		select {
-		case b.changed <- struct{}{}:
-		default:
-		}
-		select {
-		case <-b.pools.Changed():
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// complete adds the free capacity of the pools to a snapshot. It is unknown while the engine
-// can't claim.
-func (b *bridge) complete(s *Snapshot) {
-	var claims []string
-	for _, r := range s.InProgress {
-		if r.Status == run.NotStarted && r.Claim != "" {
-			claims = append(claims, r.Claim)
-		}
-	}
-	space, held, at, err := b.pools.Space(claims)
-	if err == nil {
-		err = b.engine.Trouble()
-	}
-	if err != nil {
-		space = nil
-		b.cfg.Logger.Debug("runs that need pools wait: the pools cannot be read", "error", err)
-	}
-	b.seen = b.seen || err == nil
-	s.Space, s.Kept = space, map[string]bool{}
-	for _, r := range s.InProgress {
-		if r.Claim != "" {
-			_, there := held[r.Claim]
-			s.Kept[r.ID] = there || at < r.Revision
-		}
-	}
-}
+// maxBridged bounds the runs with pools that one tick admits. The next tick continues.
+const maxBridged = 256
 
 // bridged is a run that is admitted with its slots.
 type bridged struct {
@@ -265,7 +61,7 @@ func (l *leader) bridge(ctx context.Context, runs []*run.Run, now time.Time) err
 	var g errgroup.Group
 	for _, b := range all {
 		g.Go(func() error {
-			b.claim, b.err = l.pools.engine.Claim(try, &b.req)
+			b.claim, b.err = l.pools.claimer.engine.Claim(try, &b.req)
 			return nil
 		})
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
+	"github.com/berthhq/berth/pool/revoke"
 )
 
 const (
@@ -106,18 +108,12 @@ const revokeEvery = time.Second
 // claimRevoker revokes the claims of runs that have ended, or have lost their executor: those
 // that belong to them, and not those of others that only name them: see [run.Record.Owns]. It
 // works asynchronously: ticks do not wait for it.
-//
-// If a pool has retained slots, etcd may not show yet which claim has them. So the claims of
-// the same runs are revoked once more when that time has passed.
 type claimRevoker struct {
 	cfg     Config
 	metrics *metrics
 	wake    chan struct{} // coalesces
 
 	asked map[claim]bool // claims that were revoked
-	// later are runs whose claims are revoked once more, at laterAt.
-	later   map[string]ending
-	laterAt time.Time
 
 	mu   sync.Mutex // guards what follows
 	runs map[string]ending
@@ -138,7 +134,7 @@ type claim struct {
 }
 
 func newClaimRevoker(cfg Config, m *metrics) *claimRevoker {
-	return &claimRevoker{cfg: cfg, metrics: m, wake: make(chan struct{}, 1), runs: map[string]ending{}, later: map[string]ending{}}
+	return &claimRevoker{cfg: cfg, metrics: m, wake: make(chan struct{}, 1), runs: map[string]ending{}}
 }
 
 // add adds runs, with how they ended.
@@ -182,14 +178,12 @@ func (l *claimRevoker) take() map[string]ending {
 }
 
 func (l *claimRevoker) run(ctx context.Context) error {
-	pause, later := time.NewTimer(0), time.NewTimer(math.MaxInt64)
+	pause := time.NewTimer(0)
 	defer pause.Stop()
-	defer later.Stop()
 	troubled := false
 	for {
 		select {
 		case <-l.wake:
-		case <-later.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -199,14 +193,7 @@ func (l *claimRevoker) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		runs := l.take()
-		retain, err := l.free(ctx, l.withLater(runs, time.Now()))
-		if err == nil && retain > 0 && len(runs) > 0 {
-			maps.Copy(l.later, runs)
-			l.laterAt = time.Now().Add(retain)
-		}
-		if len(l.later) > 0 {
-			later.Reset(time.Until(l.laterAt))
-		}
+		err := l.free(ctx, runs)
 		if err != nil && ctx.Err() == nil {
 			if !troubled { // once in a row
 				l.cfg.Logger.Warn("claims of ended runs could not be revoked, trying again", "error", err)
@@ -218,27 +205,13 @@ func (l *claimRevoker) run(ctx context.Context) error {
 	}
 }
 
-// withLater returns runs together with those whose claims are to be revoked once more by now.
-func (l *claimRevoker) withLater(runs map[string]ending, now time.Time) map[string]ending {
-	if len(l.later) == 0 || now.Before(l.laterAt) {
-		return runs
-	}
-	all := l.later
-	maps.Copy(all, runs) // with a later revision of a run
-	l.later = map[string]ending{}
-	return all
-}
-
-// free revokes the claims of runs. It returns for how long slots of any pool may be retained.
-func (l *claimRevoker) free(ctx context.Context, runs map[string]ending) (retain time.Duration, err error) {
+// free revokes the claims of runs.
+func (l *claimRevoker) free(ctx context.Context, runs map[string]ending) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*writeTimeout)
 	defer cancel()
-	pools, err := pool.Read(ctx, l.cfg.Backend, l.cfg.Keys)
+	pools, err := list.Read(ctx, l.cfg.Backend, l.cfg.Keys)
 	if err != nil {
-		return 0, err
-	}
-	for _, p := range pools.Pools() {
-		retain = max(retain, p.Retain)
+		return err
 	}
 	held, waiting := pools.Claims()
 	still := map[claim]bool{}
@@ -248,7 +221,7 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]ending) (retain
 		}
 	}
 	l.asked = still
-	revoker := pool.Revoker{Backend: l.cfg.Backend, Keys: l.cfg.Keys}
+	revoker := revoke.Revoker{Backend: l.cfg.Backend, Keys: l.cfg.Keys}
 	members := &members{steps: step.Store{Backend: l.cfg.Backend, Keys: l.cfg.Keys}}
 	for _, h := range held {
 		e, ended := runs[h.Run]
@@ -256,20 +229,20 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]ending) (retain
 			continue
 		}
 		if belongs, err := members.own(ctx, e.of, h.Holder); err != nil {
-			return 0, err
+			return err
 		} else if !belongs {
 			continue
 		}
 		l.cfg.Logger.Info("revoking a claim of an ended run", "run", h.Run, "claim", h.Claim, "host", h.Host)
 		if h.Bind == run.BindBridge { // there is no holder to stop
 			if err := revoker.FreeBridge(ctx, pools, h.Claim, h.Fence); err != nil && problem.CodeOf(err) != problem.ClaimNotFound {
-				return 0, err
+				return err
 			}
 			l.metrics.freed.Inc()
 			continue
 		}
 		if err := revoker.RequestRevocation(ctx, h.Host, h.Claim, h.Fence); err != nil {
-			return 0, err
+			return err
 		}
 		l.asked[claim{h.Claim, h.Fence}] = true
 		l.metrics.freed.Inc()
@@ -280,16 +253,16 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]ending) (retain
 			continue // it has not ended
 		}
 		if belongs, err := members.own(ctx, e.of, w.Holder); err != nil {
-			return 0, err
+			return err
 		} else if !belongs {
 			continue
 		}
 		l.cfg.Logger.Info("withdrawing a waiting claim of an ended run", "run", w.Run, "claim", w.Claim, "host", w.Host)
 		if err := revoker.RequestWithdrawal(ctx, w.Host, w.Claim); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return retain, nil
+	return nil
 }
 
 // members finds out which of the claims that name runs belong to them.

@@ -10,11 +10,13 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // Defaults of [Config].
@@ -72,6 +74,7 @@ type Coordinator struct {
 	cfg     Config
 	metrics *metrics
 	journal *run.Journal
+	claimer *claimer
 	leading atomic.Bool
 }
 
@@ -79,12 +82,12 @@ type Coordinator struct {
 func New(cfg Config) *Coordinator {
 	cfg.fill()
 	journal := run.NewJournal(cfg.Backend, cfg.Keys, cfg.Host+"/"+cfg.Instance, cfg.Retention).Bound(cfg.MaxRunEvents)
-	c := &Coordinator{cfg: cfg, metrics: newMetrics(cfg.Registerer, journal, &poolCollector{backend: cfg.Backend, keys: cfg.Keys}), journal: journal}
+	c := &Coordinator{cfg: cfg, metrics: newMetrics(cfg.Registerer, journal, &poolCollector{backend: cfg.Backend, keys: cfg.Keys}), journal: journal, claimer: newClaimer(cfg)}
 	c.Campaign = election.New(election.Config{
 		Presence: lease.PresenceConfig{
 			Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
 			Role: "coordinator", Version: cfg.Version, PID: os.Getpid(), Logger: cfg.Logger,
-			Rights: rights(cfg.Keys, cfg.Host),
+			Rights: cfg.Keys.RightsOf(store.CoordinatorRole, cfg.Host), Check: registry.Layout{Backend: cfg.Backend, Keys: cfg.Keys}.Check,
 		},
 		Prefix: cfg.Keys.Coordinators(),
 		Decode: func(kv *mvccpb.KeyValue) (election.Candidate, error) {
@@ -96,11 +99,19 @@ func New(cfg Config) *Coordinator {
 	return c
 }
 
-// rights returns those that a coordinator on a host needs of etcd.
-func rights(k store.Keys, host string) []store.Right {
-	return append(store.ReadRights(k.Prefix()), store.WriteRights(
-		k.Coordinators(), k.Instances(host), k.GuardsAll(), k.Pools(), k.RevocationsAll(), k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(),
-		k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll())...)
+// Run campaigns and leads until ctx ends.
+func (c *Coordinator) Run(ctx context.Context) error {
+	g, inner := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.Campaign.Run(inner) })
+	g.Go(func() error {
+		select {
+		case <-c.Ready(): // from now on nobody else has its name
+			return c.claimer.run(inner)
+		case <-inner.Done():
+			return context.Cause(inner)
+		}
+	})
+	return g.Wait()
 }
 
 // Leading reports whether this candidate leads, as far as it knows.
@@ -112,7 +123,9 @@ func (c *Coordinator) lead(ctx context.Context, term election.Candidate) error {
 	c.metrics.terms.Inc()
 	c.leading.Store(true)
 	c.metrics.pools.leading.Store(true)
-	err := newLeader(c.cfg, c.metrics, c.journal, term).run(ctx)
+	c.claimer.engine.Lead(true)
+	err := newLeader(c.cfg, c.metrics, c.journal, term).run(ctx, c.claimer)
+	c.claimer.engine.Lead(false)
 	c.leading.Store(false)
 	c.metrics.pools.leading.Store(false)
 	c.metrics.leading.Set(0)

@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/registry"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 func TestRunsAreAdmittedInOrderUnderLimits(t *testing.T) {
@@ -378,33 +379,6 @@ func TestNoFaultExceedsALimit(t *testing.T) {
 	}
 }
 
-// A claim that was granted retained slots is shown by etcd only when the run has ended: it is
-// revoked, too.
-func TestAClaimThatIsShownLaterIsRevoked(t *testing.T) {
-	inFleet(t, func(t *testing.T, fl *fleet) {
-		limit, retain := 9, 4*time.Second
-		if _, err := (registry.Registry{Backend: fl.root, Keys: fl.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit, Retain: &retain}); err != nil {
-			t.Fatal(err)
-		}
-		fl.candidate("one")
-		fl.submit("done")
-		fl.proceed()
-		fl.finish(fl.start("done", fl.executor()))
-		time.Sleep(3 * time.Second)
-		fl.put(fl.keys.Slot("db", 0, 0), `{"v":1,"n":1,"claim":"a","record":{"pools":{"db":1},"holder":{"host":"x","instance":"sidecar","run":"done"},"granted":2,"since":"2026-01-01T00:00:00Z"}}`)
-		time.Sleep(5 * time.Second)
-		revoked := false
-		fl.root.Do(func(e *storetest.Etcd) {
-			for range e.All(fl.keys.Revocation("x", "a")) {
-				revoked = true
-			}
-		})
-		if !revoked {
-			t.Error("it is not revoked")
-		}
-	})
-}
-
 // The claims that a run holds when it ends are revoked from its host; what it claims in a
 // later attempt, and what other runs hold, is not.
 func TestClaimsOfRunsThatHaveEndedAreTakenBack(t *testing.T) {
@@ -414,8 +388,8 @@ func TestClaimsOfRunsThatHaveEndedAreTakenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		hold := func(id, run string) {
-			value := fmt.Sprintf(`{"v":1,"n":1,"claim":%q,"record":{"pools":{"db":1},"holder":{"host":"x","instance":"sidecar","run":%q},"since":"2026-01-01T00:00:00Z"}}`, id, run)
-			fl.put(fl.keys.Slot("db", 0, len(id)), value)
+			value := fmt.Sprintf(`{"v":2,"claim":%q,"record":{"pools":{"db":1},"holder":{"host":"x","instance":"sidecar","run":%q},"since":"2026-01-01T00:00:00Z"}}`, id, run)
+			fl.put(wire.Keys{Keys: fl.keys}.Number("db", len(id)), value)
 		}
 		fl.candidate("one")
 		x := fl.executor()

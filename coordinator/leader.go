@@ -43,8 +43,8 @@ type leader struct {
 	revoker              *claimRevoker
 	deleter              *stepDeleter
 	tasks                *taskDeleter
-	pools                *bridge            // nil until a run needs pools
-	spawn                func(func() error) // ends with the term
+	pools                *pools        // nil until a run needs some
+	follow               func() *pools // follows the pools until the term ends
 
 	troubled   bool  // the last tick failed, which was logged
 	silent     bool  // fencing earlier writes failed, which was logged
@@ -82,8 +82,8 @@ func newLeader(cfg Config, m *metrics, journal *run.Journal, term election.Candi
 	return l
 }
 
-// run leads until ctx ends, or the term.
-func (l *leader) run(ctx context.Context) error {
+// run leads until ctx ends, or the term. The slots of runs are claimed by c.
+func (l *leader) run(ctx context.Context, c *claimer) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, f := range l.feeds() {
 		g.Go(func() error { return f.Run(ctx) })
@@ -93,7 +93,11 @@ func (l *leader) run(ctx context.Context) error {
 	g.Go(func() error { return l.tasks.run(ctx) })
 	compacter, _ := l.cfg.Backend.(store.Compacter)
 	g.Go(func() error { return (&compaction{cfg: l.cfg, metrics: l.metrics, etcd: compacter}).run(ctx) })
-	l.spawn = g.Go
+	l.follow = func() *pools {
+		p := newPools(c)
+		g.Go(func() error { return p.run(ctx) })
+		return p
+	}
 	g.Go(func() error { return l.loop(ctx) })
 	return g.Wait()
 }
@@ -217,8 +221,7 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 	}
 	l.dirty = false
 	if l.pools == nil && (l.state.queue.gated > 0 || len(l.state.kept) > 0) {
-		l.pools = newBridge(l.cfg)
-		l.spawn(func() error { return l.pools.run(ctx) })
+		l.pools = l.follow()
 	}
 	l.revoker.add(l.state.revoke)
 	err := l.tick(ctx, now)

@@ -14,7 +14,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 )
 
 // metrics are those of one candidate. Those of runs are valid on the leader only.
@@ -299,7 +299,7 @@ func (c *poolCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	read, err := pool.Read(ctx, c.backend, c.keys)
+	read, err := list.Read(ctx, c.backend, c.keys)
 	if err != nil {
 		return
 	}

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,7 +17,10 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/engine"
+	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/registry"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // pool makes a pool, or changes its limit.
@@ -51,7 +53,7 @@ func needs(name string, n int) func(*run.Spec) {
 // claims returns who holds slots: claims by run, as host, slots and lease.
 func (fl *fleet) claims() map[string]pool.HolderStatus {
 	fl.t.Helper()
-	all, err := pool.Read(fl.t.Context(), fl.root, fl.keys)
+	all, err := list.Read(fl.t.Context(), fl.root, fl.keys)
 	if err != nil {
 		fl.t.Fatal(err)
 	}
@@ -79,7 +81,7 @@ func (fl *fleet) holds(want map[string]string) {
 type starter struct {
 	fl     *fleet
 	by     *storetest.Backend
-	engine *pool.Engine
+	engine *engine.Engine
 	lease  store.LeaseID
 
 	mu     sync.Mutex // guards what follows
@@ -88,7 +90,7 @@ type starter struct {
 
 func (fl *fleet) starter(host string) *starter {
 	s := &starter{fl: fl, by: fl.root.Peer(), lease: fl.executor(), claims: map[string]*pool.Claim{}}
-	s.engine = pool.New(pool.Config{Backend: s.by, Keys: fl.keys, Host: host, Instance: "sidecar", Leases: s, WaiterLeases: s})
+	s.engine = engine.New(engine.Config{Backend: s.by, Keys: fl.keys, Host: host, Instance: "sidecar", Leases: s, WaiterLeases: s})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -104,7 +106,6 @@ func (fl *fleet) starter(host string) *starter {
 
 func (s *starter) Acquire(time.Duration, int) (store.LeaseID, bool) { return s.lease, true }
 func (s *starter) Release(store.LeaseID, int)                       {}
-func (s *starter) Keeps(store.LeaseID) bool                         { return false }
 func (s *starter) Valid(store.LeaseID) bool                         { return true }
 func (s *starter) Suspect(...store.LeaseID)                         {}
 func (s *starter) Trouble() error                                   { return nil }
@@ -142,7 +143,7 @@ func (s *starter) finish(r *run.Run) error {
 
 // slotCount follows the slots of pools, for a referee.
 type slotCount struct {
-	keys  store.Keys
+	keys  wire.Keys
 	slots map[string]slotSeen
 	limit map[string]int
 }
@@ -157,30 +158,25 @@ func (c *slotCount) take(rev int64, events []*mvccpb.Event) (wrong []string) {
 	grown := map[string]bool{}
 	for _, ev := range events {
 		key := string(ev.Kv.Key)
-		k, err := c.keys.ParsePoolKey(key)
-		if err != nil {
-			continue
-		}
+		name, isSpec := strings.CutSuffix(strings.TrimPrefix(key, c.keys.Pools()), "/spec")
+		_, err := c.keys.Ref(key)
 		switch {
-		case k.Kind == store.SpecKey:
-			var v struct {
-				Limit int `json:"limit"`
+		case isSpec && ev.Type == mvccpb.Event_PUT:
+			spec, _, err := wire.DecodeSpec(key, ev.Kv.Value, rev)
+			if err != nil {
+				wrong = append(wrong, err.Error())
 			}
-			_ = json.Unmarshal(ev.Kv.Value, &v)
-			c.limit[k.Pool] = v.Limit
-		case k.Kind != store.SlotKey:
+			c.limit[name] = spec.Limit
+		case err != nil:
 		case ev.Type == mvccpb.Event_DELETE:
 			delete(c.slots, key)
 		default:
-			var v struct {
-				N     int    `json:"n"`
-				Claim string `json:"claim"`
-			}
-			if err := json.Unmarshal(ev.Kv.Value, &v); err != nil {
+			ref, s, err := c.keys.DecodeSlot(key, ev.Kv.Value, ev.Kv.CreateRevision)
+			if err != nil {
 				wrong = append(wrong, err.Error())
 			}
-			c.slots[key] = slotSeen{k.Pool, v.Claim, v.N}
-			grown[k.Pool] = true
+			c.slots[key] = slotSeen{ref.Pool, s.Claim, max(1, s.Block.Count)}
+			grown[ref.Pool] = true
 		}
 	}
 	for name := range grown {
@@ -214,7 +210,7 @@ func (c *slotCount) of(claim string) string {
 // watchSlots has the referee check, at every revision, that no pool is overfull, and
 // that who is admitted or started has its slots.
 func (fl *fleet) watchSlots() {
-	c := &slotCount{keys: fl.keys, slots: map[string]slotSeen{}, limit: map[string]int{}}
+	c := &slotCount{keys: wire.Keys{Keys: fl.keys}, slots: map[string]slotSeen{}, limit: map[string]int{}}
 	fl.root.Do(func(e *storetest.Etcd) {
 		e.OnCommit(func(rev int64, events []*mvccpb.Event, txn *pb.TxnRequest) {
 			fl.referee.committed(rev, events, txn)

@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/revoke"
 )
 
 func TestARunIsAdmittedWithItsSlots(t *testing.T) {
@@ -86,7 +87,7 @@ func TestARunWhoseSlotsAreGoneGoesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (pool.Revoker{Backend: fl.root, Keys: fl.keys}).Revoke(t.Context(), fl.claims()["a"].Claim, true); err != nil {
+		if _, err := (revoke.Revoker{Backend: fl.root, Keys: fl.keys}).Revoke(t.Context(), fl.claims()["a"].Claim, true); err != nil {
 			t.Fatal(err)
 		}
 		// Who has seen it admitted comes too late.
@@ -166,7 +167,7 @@ func TestWaitersOfRunsThatHaveEndedLeaveTheLine(t *testing.T) {
 // The slots of a run are not granted while claims wait for the pool. Other runs do not wait for that.
 func TestARunWhosePoolHasAQueueHoldsUpNoOther(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
-		fl.pool("db", 3)
+		fl.pool("db", 3, func(ch *pool.Change) { ch.ReserveAfter = new(time.Duration) })
 		fl.candidate("one")
 		x := fl.starter("x")
 		claim := func(ctx context.Context, id string, slots int, wait time.Duration) error {

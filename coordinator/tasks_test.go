@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 )
 
 // ofTask has a step declare the limit of the task t; below -1, it only names the task.
@@ -43,7 +44,7 @@ func (fl *fleet) limitOfTask() string {
 	fl.t.Helper()
 	time.Sleep(5 * taskEvery)
 	fl.proceed()
-	all, err := pool.Read(fl.t.Context(), fl.root, fl.keys)
+	all, err := list.Read(fl.t.Context(), fl.root, fl.keys)
 	if err != nil {
 		fl.t.Fatal(err)
 	}
@@ -111,16 +112,12 @@ func TestThePoolOfATaskStaysIfItIsAnOperatorsOrInUse(t *testing.T) {
 			fl.endTask(step.Succeeded)
 		}},
 		"with a claim": {
-			during: func(fl *fleet) { fl.put(fl.keys.Slot("task.t", 0, 1), "{}") },
-			after:  func(fl *fleet) { fl.txn(store.Delete(fl.keys.Slot("task.t", 0, 1))) },
+			during: func(fl *fleet) { fl.put(fl.keys.Slots("task.t")+"000001", "{}") },
+			after:  func(fl *fleet) { fl.txn(store.Delete(fl.keys.Slots("task.t") + "000001")) },
 		},
 		"with a waiting claim": {
-			during: func(fl *fleet) { fl.put(fl.keys.Waiter("task.t", "1"), "{}") },
-			after:  func(fl *fleet) { fl.txn(store.Delete(fl.keys.Waiter("task.t", "1"))) },
-		},
-		"with a wait queue": {
-			during: func(fl *fleet) { fl.put(fl.keys.Queued("task.t"), "{}") },
-			after:  func(fl *fleet) { fl.txn(store.Delete(fl.keys.Queued("task.t"))) },
+			during: func(fl *fleet) { fl.put(fl.keys.Pool("task.t")+"demands/h/i/1", "{}") },
+			after:  func(fl *fleet) { fl.txn(store.Delete(fl.keys.Pool("task.t") + "demands/h/i/1")) },
 		},
 		"of a run that takes its slots": {
 			during: func(fl *fleet) { fl.submit("late", needs("task.t", 1), in(time.Hour)) },
@@ -246,6 +243,7 @@ func TestThePoolOfATaskStaysWhileARunIsStored(t *testing.T) {
 				}
 				fl.put(fl.keys.Graph("r"), string(other.Encode()))
 			}
+			fl.pool("other", 1) // the version of the layout is there
 			by := fl.root.Peer()
 			defer by.Close()
 			txns := 0

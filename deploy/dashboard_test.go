@@ -158,8 +158,6 @@ func TestTheDashboardIsAboutMetricsThatThereAre(t *testing.T) {
 func TestEveryMetricIsShownOrWatched(t *testing.T) {
 	unseen := map[string]string{
 		"berth_coordinator_events_total":     "a detail for operators who check etcd's size",
-		"berth_slots_retained":               "how many claims were granted such slots tells more",
-		"berth_journal_writes_total":         "as above",
 		"berth_trace_spans_total":            "only of processes that send traces",
 		"berth_runs_wait_estimate_ratio":     "how good estimates are is a question of some days: docs/how-to/monitoring.md has the query",
 		"berth_executor_starts_total":        "the gauge of what is in progress tells more",

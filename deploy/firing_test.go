@@ -46,7 +46,10 @@ berth_pool_limit{job="berth", instance="db1", pool="unlimited"} -1x180
 berth_pool_claimed{job="berth", instance="db1", pool="unlimited"} 9x180
 berth_pool_waiting{job="berth", instance="db1", pool="unlimited"} 0x180
 berth_pool_paused{job="berth", instance="db1", pool="unlimited"} 0x180
-berth_claims_granted_total{job="berth", instance="db1"} 0+3x180
+berth_claims_granted_total{job="berth", instance="db1", how="direct"} 0+3x180
+berth_dispatcher_active{job="berth", instance="db1", kind="coordinator"} 1x180
+berth_dispatcher_active{job="berth", instance="db2", kind="coordinator"} 0x180
+berth_dispatcher_takeovers_total{job="berth", instance="db1", kind="coordinator", why="silent"} 0x60 1x120
 berth_claims_lost_total{job="berth", instance="db1", reason="claim_lost"} 0x180
 berth_lease_margin_seconds{job="berth", instance="db1"} 200x180
 berth_etcd_request_duration_seconds_bucket{job="berth", instance="db1", op="txn", outcome="ok", le="0.1"} 0+90x180
@@ -54,7 +57,7 @@ berth_etcd_request_duration_seconds_bucket{job="berth", instance="db1", op="txn"
 berth_etcd_request_duration_seconds_bucket{job="berth", instance="db1", op="txn", outcome="ok", le="+Inf"} 0+90x180
 berth_etcd_request_duration_seconds_count{job="berth", instance="db1", op="txn", outcome="ok"} 0+90x180
 berth_etcd_request_duration_seconds_count{job="berth", instance="db1", op="txn", outcome="error"} 0+1x180
-berth_watch_resyncs_total{job="berth", instance="db1"} 0x60 1x120
+berth_watch_resyncs_total{job="berth", instance="db1", kind="coordinator"} 0x60 1x120
 berth_etcd_cluster_changed_total{job="berth", instance="db1"} 0x180
 berth_http_panics_total{job="berth", instance="db1"} 0x180
 berth_runs_too_many_total{job="berth", instance="db1", setting="max_not_before"} 0x180
@@ -133,7 +136,7 @@ berth_runs{job="berth", instance="db1", status="queued"} 40x180`,
 		what: "no claim is granted", fires: `BerthPoolStalled{job="berth", pool="db"}`, at: 89, says: "3 claims wait for pool db",
 		series: `berth_pool_waiting{job="berth", instance="db1", pool="db"} 0x29 3x150
 berth_pool_claimed{job="berth", instance="db1", pool="db"} 2x180
-berth_claims_granted_total{job="berth", instance="db1"} 0+3x60 180x120`,
+berth_claims_granted_total{job="berth", instance="db1", how="direct"} 0+3x60 180x120`,
 	},
 	{
 		what: "a pool stays paused", fires: `BerthPoolForgotten{job="berth", pool="db"}`, at: 124, says: "Pool db has been paused for an hour",
@@ -156,6 +159,15 @@ berth_pool_paused{job="berth", instance="db1", pool="db"} 0x59 1x120`,
 	{
 		what: "a lease is not renewed", fires: `BerthLeaseMarginLow{instance="db1", job="berth"}`, at: 61, says: "ends in 20s",
 		series: `berth_lease_margin_seconds{job="berth", instance="db1"} 200x59 20x120`,
+	},
+	{
+		what: "nobody dispatches", fires: `BerthNoDispatcher{job="berth"}`, at: 61, says: "Each instance serves its own",
+		series: `berth_dispatcher_active{job="berth", instance="db1", kind="coordinator"} 1x59 0x120
+berth_pool_waiting{job="berth", instance="db1", pool="unlimited"} 0x59 1x10 0x110`,
+	},
+	{
+		what: "dispatchers are replaced", fires: `BerthDispatcherSilent{job="berth"}`, at: 63, says: "dispatchers of berth were replaced",
+		series: `berth_dispatcher_takeovers_total{job="berth", instance="db1", kind="coordinator", why="silent"} 0x59 0+1x5 5x114`,
 	},
 	{
 		what: "requests to etcd fail", fires: `BerthEtcdUnreachable{instance="db1", job="berth"}`, at: 61, says: "100% of its requests to etcd fail",

@@ -95,7 +95,7 @@ type registry struct {
 func newRegistry() *registry { return &registry{Registry: prometheus.NewRegistry(), all: catalog{}} }
 
 // description is how a metric tells of itself.
-var description = regexp.MustCompile(`fqName: "(berth_[a-z_]+)".*variableLabels: \{([a-z_,]*)\}`)
+var description = regexp.MustCompile(`fqName: "(berth_[a-z_]+)".*constLabels: \{([^}]*)\}, variableLabels: \{([a-z_,]*)\}`)
 
 func (r *registry) Register(c prometheus.Collector) error {
 	descs := make(chan *prometheus.Desc, 100)
@@ -104,7 +104,11 @@ func (r *registry) Register(c prometheus.Collector) error {
 	r.mu.Lock()
 	for d := range descs {
 		if m := description.FindStringSubmatch(d.String()); m != nil {
-			r.all[m[1]] = family{labels: strings.FieldsFunc(m[2], func(c rune) bool { return c == ',' })}
+			f := family{labels: strings.FieldsFunc(m[3], func(c rune) bool { return c == ',' })}
+			for _, l := range labelName.FindAllStringSubmatch(m[2], -1) {
+				f.labels = append(f.labels, l[1])
+			}
+			r.all[m[1]] = f
 		}
 	}
 	r.mu.Unlock()

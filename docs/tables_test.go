@@ -64,10 +64,14 @@ func TestEtcdPageListsTheRoles(t *testing.T) {
 	keys := store.NewKeys(store.DefaultPrefix)
 	var b strings.Builder
 	b.WriteString("| role | who needs it | reads | reads and writes |\n|---|---|---|---|\n")
-	list := func(prefixes []string) string {
-		texts := make([]string, len(prefixes))
-		for i, p := range prefixes {
-			texts[i] = "`" + cmp.Or(strings.TrimPrefix(p, keys.Prefix()), p) + "`"
+	list := func(ranges []store.KeyRange) string {
+		texts := make([]string, len(ranges))
+		for i, r := range ranges {
+			if r == keys.DispatcherRange() {
+				texts[i] = "the range from `offers/` to the end of `pools/`"
+				continue
+			}
+			texts[i] = "`" + cmp.Or(strings.TrimPrefix(r.Key, keys.Prefix()), r.Key) + "`"
 		}
 		return cmp.Or(strings.Join(texts, ", "), "–")
 	}

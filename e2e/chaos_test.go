@@ -14,7 +14,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/instance"
-	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
 )
@@ -113,11 +112,11 @@ func (c *chaos) observe(h *History, ev *mvccpb.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.times[ev.Kv.ModRevision] = c.now()
-	k, err := keys.ParsePoolKey(key)
+	k, _, err := parseKey(keys, key)
 	if err != nil {
 		return
 	}
-	if k.Kind == store.SpecKey {
+	if k.Kind == specKey {
 		if v, err := readSpec(ev.Kv.Value); err == nil {
 			c.specs = append(c.specs, sighting{at: c.now(), pool: k.Pool, limit: *v.Limit, paused: v.Paused})
 		}

@@ -32,7 +32,7 @@ func TestTheSlotsOfAKilledHostComeBackAfterItsLeaseAndNotBefore(t *testing.T) {
 	t.Parallel()
 	srv := embedtest.New(t)
 	backend := embedtest.Client(t, srv)
-	end := &ends{key: keys.Slot("db", 0, 0), at: make(chan time.Time, 10)}
+	end := &ends{key: numberKey(keys, "db", 0), at: make(chan time.Time, 10)}
 	w := watch(t, backend, func(w *witness) { w.onEvent = end.note })
 	c := open(t, []string{srv.Endpoint()}, "alive")
 	spec(t, []*instance.Client{c}, "db", 1, short)
@@ -67,7 +67,7 @@ func TestAHostThatStoodStillLongerThanItsLeaseLosesItsClaimsBeforeItActs(t *test
 	t.Parallel()
 	srv := embedtest.New(t)
 	backend := embedtest.Client(t, srv)
-	end := &ends{key: keys.Slot("db", 0, 0), at: make(chan time.Time, 10)}
+	end := &ends{key: numberKey(keys, "db", 0), at: make(chan time.Time, 10)}
 	w := watch(t, backend, func(w *witness) { w.onEvent = end.note })
 	c := open(t, []string{srv.Endpoint()}, "alive")
 	spec(t, []*instance.Client{c}, "db", 1, short)

@@ -14,17 +14,18 @@
 // # What is checked at every revision
 //
 //   - A pool that gets a holder exists, is not paused, and holds no more than
-//     its limit.
+//     its limit. What is taken has numbers below the limit, and no number is held twice.
 //   - A claim has all the keys that it lists, put at one revision on one lease,
 //     adding up to what it claimed; or it has none.
-//   - Every slot and every waiter hangs on a lease.
-//   - A slot's fence grows from holder to holder.
-//   - A waiter is in the wait queue of each of its pools, or in none.
-//   - A dispatcher grants no waiter before one that is ahead of it and needs no more of the
-//     same pools, unless it may not know that one or has a reason to skip it. No other instance
-//     grants claims of a pool while some wait.
+//   - Every slot, every demand and every id hangs on a lease.
+//   - The fencing token of a claim is above those of all that have held its numbers before.
+//   - A demand is in each of its pools, or in none.
+//   - A pool that is pending gives slots only by an offer, by an advance offer for what its owner gives back, to the
+//     dispatcher itself, or to a claim that shows that it had its turn.
+//   - No offer, and no such turn, passes a claim of a higher rank that needs no more of the same
+//     pools, unless the dispatcher may not know that one or has a reason to leave it out.
 //
-// A [Gap] is a time in which a dispatcher granted nothing to a waiter that fits.
+// A [Gap] is a time in which a claim that waits and fits was not granted.
 //
 // The tests check what only the holders know: that a fence they got
 // is the one in etcd, that they learned of a loss before etcd gave their

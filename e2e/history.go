@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -19,37 +18,35 @@ type Hold struct {
 	Claim, Host, Instance string
 	Pools                 map[string]int
 	Lease                 int64
+	// Fence is the fencing token of its holder.
+	Fence store.Fence
 	// From is the revision that put its keys; To the one
 	// that ended them, 0 while they are there.
 	From, To int64
 }
 
-// Wait is one claim's stay in the wait queue.
+// Wait is one claim's stay in the wait queue, from its first demand on.
 type Wait struct {
 	Claim, Host string
-	// Order is its place: the last part of its keys.
-	Order string
 	// From is the revision that put it, Reserved the one from which its slots were
 	// kept, To the one that took it out; 0 where there was none.
 	From, Reserved, To int64
 }
 
-// slot is one slot key that exists.
+// slot is one slot key or block that exists.
 type slot struct {
 	pool  string
+	value slotValue
 	n     int
 	claim string
-	main  *claimRecord // in the main key of a claim
 	rev   int64
 	lease int64
 }
 
-// fence is the fencing token of the holder that the slot shows, as far as its key has it.
-func (s *slot) fence() store.Fence {
-	if s.main != nil && s.main.Fence > 0 {
-		return s.main.Fence
-	}
-	return store.FenceAt(s.rev)
+// numberState is who holds a number of a pool, and the last fencing token that it had.
+type numberState struct {
+	by    *slot
+	fence store.Fence
 }
 
 // poolState is what the watch has delivered of one pool.
@@ -58,14 +55,8 @@ type poolState struct {
 	limit         int
 	used          int
 	peaks         map[int]int // the most that was used when a holder was added, by limit
-}
-
-// waiter is one waiter's keys that exist.
-type waiter struct {
-	value waiterValue
-	lines map[string]bool // pools in whose lines it stands
-	rev   int64           // that put it last
-	wait  *Wait
+	numbers       []numberState
+	deleted       int64 // the revision at which it was
 }
 
 // History judges what a watch on all keys tells: events in, violations out. It
@@ -76,11 +67,9 @@ type History struct {
 	pools      map[string]*poolState
 	slots      map[string]*slot
 	byClaim    map[string]map[string]*slot // the same, by claim and key
-	fences     map[string]int64            // the last one of each slot key, gone or not
-	waiters    map[string]*waiter
+	revisions  map[string]int64            // the last one of each slot key, gone or not
 	holding    map[string]*Hold
 	holds      []*Hold
-	waits      []*Wait
 	leaseKeys  map[int64]int
 	mostKeys   int
 	ignored    map[string]bool
@@ -89,22 +78,27 @@ type History struct {
 	// replaced: see [History.Replaced].
 	orphaned int64
 
-	queue queueState
+	demands demandsSeen
+	queue   queueState
+	idle    idleState
 
 	// What the revision at hand has touched.
-	claims, grown, lined map[string]bool
-	regranted            map[string]bool // claims that have retained slots
+	claims, grown map[string]bool
+	fresh         []*slot    // new to their claims
+	shared        [][2]*slot // that have a number in common
 }
 
 // NewHistory returns a history of the keys that is empty, as before the first
 // revision.
 func NewHistory(keys store.Keys) *History {
-	return &History{
+	h := &History{
 		keys: keys, pools: map[string]*poolState{}, slots: map[string]*slot{},
-		byClaim: map[string]map[string]*slot{}, fences: map[string]int64{},
-		waiters: map[string]*waiter{}, holding: map[string]*Hold{}, leaseKeys: map[int64]int{},
-		ignored: map[string]bool{}, queue: newQueueState(),
+		byClaim: map[string]map[string]*slot{}, revisions: map[string]int64{},
+		holding: map[string]*Hold{}, leaseKeys: map[int64]int{}, ignored: map[string]bool{},
+		demands: newDemandsSeen(), idle: idleState{pools: map[string]*idling{}},
 	}
+	h.queue = newQueueState(&h.demands)
+	return h
 }
 
 // Ignore finds nothing wrong with a key that a test has put there itself. A spec
@@ -131,8 +125,7 @@ func (h *History) revision(rev int64, events []*mvccpb.Event) {
 		h.violate(Ordered, "it came after revision %d", h.rev)
 	}
 	h.rev = rev
-	h.claims, h.grown, h.lined, h.regranted = map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
-	h.queue.beginRevision()
+	h.beginRevision()
 	for _, ev := range events {
 		h.event(ev)
 	}
@@ -140,50 +133,51 @@ func (h *History) revision(rev int64, events []*mvccpb.Event) {
 	h.checkQueues()
 }
 
+// beginRevision forgets what the one before has touched.
+func (h *History) beginRevision() {
+	h.claims, h.grown, h.fresh, h.shared = map[string]bool{}, map[string]bool{}, nil, nil
+	h.demands.beginRevision()
+	h.queue.beginRevision()
+}
+
 func (h *History) event(ev *mvccpb.Event) {
 	key, put := string(ev.Kv.Key), ev.Type == mvccpb.Event_PUT
-	switch {
-	case strings.HasPrefix(key, h.keys.LeasesAll()):
-		h.lease(key, put)
-		return
-	case strings.HasPrefix(key, h.keys.RevocationsAll()):
-		h.queue.revoked = h.queue.revoked || put
-		return
-	case !strings.HasPrefix(key, h.keys.Pools()):
-		return // hosts, guards: none of a judge's business
-	}
-	k, err := h.keys.ParsePoolKey(key)
+	k, ok, err := parseKey(h.keys, key)
 	if h.ignored[key] {
-		if k.Kind == store.SpecKey {
-			_ = h.spec(h.pool(k.Pool), put, ev.Kv.Value)
+		if k.Kind == specKey {
+			_ = h.spec(h.pool(k.Pool), put, ev.Kv)
 		}
 		return
 	}
-	if err != nil {
-		h.violate(Readable, "%v", err)
-		return
-	}
-	switch k.Kind {
-	case store.SpecKey:
-		err = h.spec(h.pool(k.Pool), put, ev.Kv.Value)
-	case store.SlotKey:
-		old := h.removeSlot(key)
-		if put {
-			err = h.putSlot(k.Pool, ev.Kv, old)
-		} else {
-			h.queue.ended = append(h.queue.ended, key)
-		}
-	case store.WaiterKey:
-		err = h.waiter(k, put, ev.Kv)
-	default:
-		err = h.queueKey(k, put, ev.Kv)
+	if err == nil && ok {
+		err = h.judged(k, put, ev.Kv)
 	}
 	if err != nil {
 		h.violate(Readable, "%s: %v", key, err)
 	}
-	if put && k.Kind != store.SpecKey && k.Kind != store.QueuedKey && ev.Kv.Lease == 0 {
-		h.violate(Leased, "%s hangs on no lease", key)
+	switch k.Kind {
+	case slotKey, blockKey, demandsKey, idKey:
+		if put && ev.Kv.Lease == 0 {
+			h.violate(Leased, "%s hangs on no lease", key)
+		}
 	}
+}
+
+// judged takes an event of a key that is judged.
+func (h *History) judged(k berthKey, put bool, kv *mvccpb.KeyValue) error {
+	switch k.Kind {
+	case specKey:
+		return h.spec(h.pool(k.Pool), put, kv)
+	case slotKey, blockKey:
+		old := h.removeSlot(string(kv.Key))
+		if put {
+			return h.putSlot(k, kv, old)
+		}
+		return nil
+	case demandsKey:
+		return h.demands.event(k, put, kv)
+	}
+	return h.queue.event(k, put, kv)
 }
 
 func (h *History) pool(name string) *poolState {
@@ -195,12 +189,13 @@ func (h *History) pool(name string) *poolState {
 	return p
 }
 
-func (h *History) spec(p *poolState, put bool, value []byte) error {
+func (h *History) spec(p *poolState, put bool, kv *mvccpb.KeyValue) error {
 	p.known = false
 	if !put {
+		p.deleted = kv.ModRevision
 		return nil
 	}
-	v, err := readSpec(value)
+	v, err := readSpec(kv.Value)
 	if err == nil {
 		p.known, p.paused, p.limit = true, v.Paused, *v.Limit
 	}
@@ -219,83 +214,70 @@ func (h *History) removeSlot(key string) *slot {
 	} else {
 		delete(keys, key)
 	}
-	h.pools[s.pool].used -= s.n
+	p := h.pools[s.pool]
+	p.used -= s.n
+	for _, r := range s.value.Runs {
+		for n := r[0]; n < r[1]; n++ {
+			if p.numbers[n].by == s {
+				p.numbers[n].by = nil
+			}
+		}
+	}
+	h.queue.end(s)
 	h.leaseKeys[s.lease]--
 	h.claims[s.claim] = true
 	return s
 }
 
 // putSlot takes a slot that was put in place of an old one, if there was one. A claim that puts
-// its own again, to confirm its grant, adds nothing to the pool, and neither does one that shows
-// that it was granted retained slots.
-func (h *History) putSlot(name string, kv *mvccpb.KeyValue, old *slot) error {
+// its own again adds nothing to the pool.
+func (h *History) putSlot(k berthKey, kv *mvccpb.KeyValue, old *slot) error {
 	key := string(kv.Key)
-	if last := h.fences[key]; kv.ModRevision <= last {
-		h.violate(Fence, "%s has fence %d after %d", key, kv.ModRevision, last)
+	if last := h.revisions[key]; kv.ModRevision <= last {
+		h.violate(Fence, "%s was put at revision %d after %d", key, kv.ModRevision, last)
 	}
-	h.fences[key] = kv.ModRevision
-	v, err := readSlot(kv.Value)
+	h.revisions[key] = kv.ModRevision
+	v, err := readSlot(k, kv.Value)
 	if err != nil {
 		return err
 	}
-	s := &slot{
-		pool: name, n: v.N, claim: v.Claim, main: v.Record, rev: kv.ModRevision, lease: kv.Lease,
-	}
+	s := &slot{pool: k.Pool, value: v, n: v.n(), claim: v.Claim, rev: kv.ModRevision, lease: kv.Lease}
 	h.slots[key] = s
 	if h.byClaim[s.claim] == nil {
 		h.byClaim[s.claim] = map[string]*slot{}
 	}
 	h.byClaim[s.claim][key] = s
-	h.pool(name).used += v.N
+	h.hasNumbers(s)
 	h.leaseKeys[kv.Lease]++
 	h.mostKeys = max(h.mostKeys, h.leaseKeys[kv.Lease])
 	h.claims[v.Claim] = true
-	if old != nil && v.Record != nil && old.fence() < v.Record.Fence && v.Record.Fence < store.FenceAt(kv.ModRevision) {
-		h.regranted[v.Claim] = true // between the two puts
-	}
-	if old == nil || old.claim != s.claim && !h.regranted[v.Claim] || old.n < s.n {
-		h.grown[name] = true
+	if old == nil || old.claim != s.claim || old.n < s.n {
+		h.grown[k.Pool], h.fresh = true, append(h.fresh, s)
 	}
 	return nil
 }
 
-func (h *History) waiter(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
-	claim, err := claimOf(k.Order)
-	if err != nil {
-		return err
-	}
-	w := h.waiters[k.Order]
-	h.lined[k.Order] = true
-	if !put {
-		if w != nil {
-			delete(w.lines, k.Pool)
+// hasNumbers records what a slot holds of its pool.
+func (h *History) hasNumbers(s *slot) {
+	p := h.pool(s.pool)
+	p.used += s.n
+	for _, r := range s.value.Runs {
+		if more := r[1] - len(p.numbers); more > 0 {
+			p.numbers = append(p.numbers, make([]numberState, more)...)
 		}
-		return nil
+		for n := r[0]; n < r[1]; n++ {
+			if x := p.numbers[n].by; x != nil {
+				h.shared = append(h.shared, [2]*slot{x, s})
+			}
+			p.numbers[n].by = s
+		}
 	}
-	v, err := readWaiter(kv.Value)
-	if err != nil {
-		return err
-	}
-	if w == nil {
-		w = &waiter{lines: map[string]bool{}}
-		w.wait = &Wait{Claim: claim, Host: v.Holder.Host, Order: k.Order, From: kv.ModRevision}
-		h.waiters[k.Order] = w
-		h.waits = append(h.waits, w.wait)
-		h.queue.insert(w)
-	}
-	w.value, w.rev = v, kv.ModRevision
-	w.lines[k.Pool] = true
-	if v.Reserve && w.wait.Reserved == 0 {
-		w.wait.Reserved = kv.ModRevision
-	}
-	return nil
 }
 
 // Granted judges what a holder was granted.
 func (h *History) Granted(claim string, fence store.Fence, slots map[string]int) {
-	again := fence != store.FenceAt(fence.Revision()) // its keys may show another claim
 	for _, x := range h.holds {
-		if (x.Claim == claim || again) && x.From == fence.Revision() && (!again || maps.Equal(x.Pools, slots)) {
+		if x.Claim == claim && x.Fence == fence {
 			if !maps.Equal(x.Pools, slots) {
 				h.violate(Whole, "claim %s was granted %v, and has %v", claim, slots, x.Pools)
 			}

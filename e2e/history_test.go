@@ -16,16 +16,26 @@ var keys = store.NewKeys(store.DefaultPrefix)
 // tape writes a history by hand.
 type tape struct {
 	*History
-	rev int64
+	rev     int64
+	created map[string]int64
 }
 
-func newTape() *tape { return &tape{History: NewHistory(keys), rev: 1} }
+func newTape() *tape { return &tape{History: NewHistory(keys), rev: 1, created: map[string]int64{}} }
 
 // at is one revision.
 func (t *tape) at(events ...*mvccpb.Event) *tape {
 	t.rev++
 	for _, ev := range events {
 		ev.Kv.ModRevision = t.rev
+		key := string(ev.Kv.Key)
+		if ev.Type == mvccpb.Event_DELETE {
+			delete(t.created, key)
+			continue
+		}
+		if t.created[key] == 0 {
+			t.created[key] = t.rev
+		}
+		ev.Kv.CreateRevision = t.created[key]
 	}
 	t.Apply(events...)
 	return t
@@ -42,44 +52,61 @@ func del(key string) *mvccpb.Event {
 }
 
 func limit(pool string, n int) *mvccpb.Event {
-	return put(keys.Spec(pool), 0, `{"v":1,"limit":%d}`, n)
+	return put(keys.Spec(pool), 0, `{"v":2,"limit":%d}`, n)
 }
 
-// claimed is a claim of n slots in one key.
-func claimed(pool string, index int, id string, n int) *mvccpb.Event {
-	return put(keys.Slot(pool, 0, index), 7,
-		`{"v":1,"n":%d,"claim":%q,"record":{"pools":{%q:%d},"holder":{"host":"h","instance":"i"}}}`, n, id, pool, n)
+// claimed is a claim of a number.
+func claimed(pool string, number int, id string) *mvccpb.Event {
+	return put(numberKey(keys, pool, number), 7,
+		`{"v":2,"claim":%q,"record":{"pools":{%q:1},"holder":{"host":"h","instance":"i"}}}`, id, pool)
+}
+
+// blocked is a claim of two numbers in a block.
+func blocked(pool string, from int, id string) *mvccpb.Event {
+	return put(keys.Slots(pool)+"b/00/7", 7,
+		`{"v":2,"claim":%q,"runs":[[%d,%d]],"record":{"pools":{%q:2},"holder":{"host":"h","instance":"i"}}}`, id, from, from+2, pool)
 }
 
 // both is a claim of a slot in each of the pools a and b.
 func both(id string) []*mvccpb.Event {
 	return []*mvccpb.Event{
-		put(keys.Slot("a", 0, 0), 7, `{"v":1,"n":1,"claim":%q,"record":{"pools":{"a":1,"b":1},"keys":["a/0/0","b/0/0"],"holder":{"host":"h"}}}`, id),
-		put(keys.Slot("b", 0, 0), 7, `{"v":1,"n":1,"claim":%q,"main":"a/0/0"}`, id),
+		put(numberKey(keys, "a", 0), 7, `{"v":2,"claim":%q,"record":{"pools":{"a":1,"b":1},"keys":["a/0","b/0"],"holder":{"host":"h"}}}`, id),
+		put(numberKey(keys, "b", 0), 7, `{"v":2,"claim":%q,"main":"a/0"}`, id),
 	}
 }
 
+func demandsKeyOf(pool, instance string, name int) string {
+	return fmt.Sprintf("%sh/%s/%d", keys.DemandsAll(pool), instance, name)
+}
+
+// waits is a demand of h/i in the pools a and b, as its keys in some of them show it.
 func waits(id string, reserve bool, pools ...string) []*mvccpb.Event {
 	var all []*mvccpb.Event
 	for _, p := range pools {
-		all = append(all, put(keys.Waiter(p, "1000-0000000000000002-"+id+"+0000000a"), 8,
-			`{"v":1,"pools":{"a":1,"b":1},"holder":{"host":"h"},"reserve":%t}`, reserve))
+		value := `{"v":2,"first":"a"}`
+		if p == "a" {
+			value = fmt.Sprintf(`{"v":2,"demands":[{"index":0,"claim":%q,"pools":{"a":1,"b":1},"holder":{"host":"h"},"reserve":%t}]}`, id, reserve)
+		}
+		all = append(all, put(demandsKeyOf(p, "i", 0), 8, "%s", value))
 	}
 	return all
 }
 
+func freed(pool string, number int) *mvccpb.Event { return del(numberKey(keys, pool, number)) }
+
 func TestALawfulHistoryIsFoundLawful(t *testing.T) {
 	h := newTape()
 	h.at(limit("a", 2)).at(limit("b", 1))
-	h.at(both("one")...)                                                // 4
-	h.at(claimed("a", 1, "two", 1))                                     // 5
-	h.at(waits("three", false, "a", "b")...)                            // 6
-	h.at(waits("three", true, "a", "b")...)                             // 7
-	h.at(limit("a", 1))                                                 // 8: above its limit now, and nothing added
-	h.at(del(keys.Slot("a", 0, 1)))                                     // 9
-	h.at(append(both("three"), gone("three")...)...)                    // 10: in place
-	h.at(del(keys.Slot("a", 0, 0)), del(keys.Slot("b", 0, 0)), del("")) // 11
-	h.at(del(keys.Spec("a")))
+	h.at(both("one")...)                            // 4
+	h.at(claimed("a", 1, "two"))                    // 5
+	h.at(waits("three", false, "a", "b")...)        // 6
+	h.at(waits("three", true, "a")...)              // 7
+	h.at(limit("a", 1))                             // 8: above its limit now, and nothing added
+	h.at(freed("a", 1))                             // 9
+	h.at(append(both("three"), gone()...)...)       // 10: in place
+	h.at(freed("a", 0), freed("b", 0), del(""))     // 11
+	h.at(limit("a", 2)).at(blocked("a", 0, "four")) // 13
+	h.at(del(keys.Slots("a") + "b/00/7")).at(del(keys.Spec("a")))
 	if v := h.Violations(); len(v) > 0 {
 		t.Errorf("violations: %v", v)
 	}
@@ -88,14 +115,15 @@ func TestALawfulHistoryIsFoundLawful(t *testing.T) {
 		t.Errorf("violations: %v", v)
 	}
 	want := []Hold{
-		{Claim: "one", Host: "h", Pools: map[string]int{"a": 1, "b": 1}, Lease: 7, From: 4, To: 10},
-		{Claim: "two", Host: "h", Instance: "i", Pools: map[string]int{"a": 1}, Lease: 7, From: 5, To: 9},
-		{Claim: "three", Host: "h", Pools: map[string]int{"a": 1, "b": 1}, Lease: 7, From: 10, To: 11},
+		{Claim: "one", Host: "h", Pools: map[string]int{"a": 1, "b": 1}, Lease: 7, Fence: store.FenceAt(4), From: 4, To: 10},
+		{Claim: "two", Host: "h", Instance: "i", Pools: map[string]int{"a": 1}, Lease: 7, Fence: store.FenceAt(5), From: 5, To: 9},
+		{Claim: "three", Host: "h", Pools: map[string]int{"a": 1, "b": 1}, Lease: 7, Fence: store.FenceAt(10), From: 10, To: 11},
+		{Claim: "four", Host: "h", Instance: "i", Pools: map[string]int{"a": 2}, Lease: 7, Fence: store.FenceAt(13), From: 13, To: 14},
 	}
 	if diff := cmp.Diff(want, h.Holds()); diff != "" {
 		t.Errorf("holds (-want +got):\n%s", diff)
 	}
-	wait := []Wait{{Claim: "three", Host: "h", Order: "1000-0000000000000002-three+0000000a", From: 6, Reserved: 7, To: 10}}
+	wait := []Wait{{Claim: "three", Host: "h", From: 6, Reserved: 7, To: 10}}
 	if diff := cmp.Diff(wait, h.Waits()); diff != "" {
 		t.Errorf("waits (-want +got):\n%s", diff)
 	}
@@ -104,38 +132,18 @@ func TestALawfulHistoryIsFoundLawful(t *testing.T) {
 	}
 }
 
-func TestAClaimThatConfirmsItsGrantAddsNothing(t *testing.T) {
-	h := newTape().at(limit("a", 2)).at(claimed("a", 0, "one", 2)).at(limit("a", 1))
-	again := claimed("a", 0, "one", 2)
+func TestAClaimThatIsPutAgainAddsNothing(t *testing.T) {
+	h := newTape().at(limit("a", 2)).at(blocked("a", 0, "one")).at(limit("a", 1))
+	again := blocked("a", 0, "one")
 	again.Kv.Lease = 9
 	if v := h.at(again).Violations(); len(v) > 0 {
 		t.Errorf("violations: %v", v)
 	}
 }
 
-// A key that is put again shows who was granted its slots since it was put before.
-func TestAClaimThatWasGrantedRetainedSlotsIsShownLater(t *testing.T) {
-	for fence, wrong := range map[store.Fence]bool{
-		store.FenceAt(3) + 1: false, store.FenceAt(4): false, // a regrant, and a step that keeps slots
-		store.FenceAt(2): true, store.FenceAt(6): true,
-	} {
-		shows := func(id string, fence store.Fence) *mvccpb.Event {
-			return put(keys.Slot("a", 0, 0), 7, `{"v":1,"n":2,"claim":%q,"record":{"pools":{"a":2},"holder":{"host":"h","instance":"i"},"fence":%d}}`, id, fence)
-		}
-		h := newTape().at(limit("a", 2)).at(claimed("a", 0, "one", 2)).at(limit("a", 1)).at(put(keys.Queued("a"), 0, `{"v":1}`))
-		if found := len(h.at(shows("two", fence)).Violations()) > 0; found != wrong {
-			t.Errorf("with fencing token %d: %v", fence, h.Violations())
-		}
-		if v := h.at(shows("three", fence+1)).Violations(); !wrong && len(v) > 0 {
-			t.Errorf("after fencing token %d: %v", fence, v)
-		}
-	}
-}
-
-func gone(id string) []*mvccpb.Event {
-	return []*mvccpb.Event{
-		del(keys.Waiter("a", "1000-0000000000000002-"+id+"+0000000a")), del(keys.Waiter("b", "1000-0000000000000002-"+id+"+0000000a")),
-	}
+// gone deletes what waits has put.
+func gone() []*mvccpb.Event {
+	return []*mvccpb.Event{del(demandsKeyOf("a", "i", 0)), del(demandsKeyOf("b", "i", 0))}
 }
 
 // Each of these histories breaks one rule, and just that one.
@@ -147,57 +155,77 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 		rule Rule
 		run  func(h *tape)
 	}{
-		"more than the limit": {Capacity, func(h *tape) {
-			h.at(claimed("a", 0, "one", 2)).at(claimed("a", 1, "two", 1))
-		}},
+		"more than the limit": {Capacity, func(h *tape) { h.at(claimed("b", 0, "one")).at(claimed("b", 1, "two")) }},
 		"more than a lowered limit": {Capacity, func(h *tape) {
-			h.at(claimed("a", 0, "one", 1)).at(limit("a", 1)).at(claimed("a", 1, "two", 1))
+			h.at(claimed("a", 1, "one")).at(limit("a", 1)).at(claimed("a", 0, "two"))
 		}},
-		"more in one revision":   {Capacity, func(h *tape) { h.at(claimed("b", 0, "one", 1), claimed("b", 1, "two", 1)) }},
-		"a pool that is not":     {Capacity, func(h *tape) { h.at(claimed("c", 0, "one", 1)) }},
-		"a pool that is deleted": {Capacity, func(h *tape) { h.at(del(keys.Spec("a"))).at(claimed("a", 0, "one", 1)) }},
+		"a number at the limit":          {Capacity, func(h *tape) { h.at(claimed("a", 2, "one")) }},
+		"a number above a lowered limit": {Capacity, func(h *tape) { h.at(limit("a", 1)).at(claimed("a", 1, "one")) }},
+		"a number twice":                 {Capacity, func(h *tape) { h.at(limit("a", 9)).at(claimed("a", 1, "one")).at(blocked("a", 0, "two")) }},
+		"a number twice in one revision": {Capacity, func(h *tape) { h.at(limit("a", 9)).at(blocked("a", 1, "two"), claimed("a", 1, "one")) }},
+		"a count under a limit": {Capacity, func(h *tape) {
+			h.at(put(keys.Slots("a")+"b/00/7", 7, `{"v":2,"claim":"one","count":1,"record":{"pools":{"a":1}}}`))
+		}},
+		"more in one revision":   {Capacity, func(h *tape) { h.at(claimed("b", 0, "one"), claimed("b", 1, "two")) }},
+		"a pool that is not":     {Capacity, func(h *tape) { h.at(claimed("c", 0, "one")) }},
+		"a pool that is deleted": {Capacity, func(h *tape) { h.at(del(keys.Spec("a"))).at(claimed("a", 0, "one")) }},
 		"a pool that is paused": {Capacity, func(h *tape) {
-			h.at(put(keys.Spec("a"), 0, `{"v":1,"limit":2,"paused":true}`)).at(claimed("a", 0, "one", 1))
+			h.at(put(keys.Spec("a"), 0, `{"v":2,"limit":2,"paused":true}`)).at(claimed("a", 0, "one"))
 		}},
 		"one pool of two first":  {Whole, func(h *tape) { h.at(both("one")[0]) }},
 		"one pool of two second": {Whole, func(h *tape) { h.at(both("one")[1]) }},
-		"one pool of two let go": {Whole, func(h *tape) { h.at(both("one")...).at(del(keys.Slot("b", 0, 0))) }},
+		"one pool of two let go": {Whole, func(h *tape) { h.at(both("one")...).at(freed("b", 0)) }},
 		"one pool overwritten": {Whole, func(h *tape) {
-			h.at(both("one")...).at(claimed("b", 0, "two", 1))
+			h.at(both("one")...).at(claimed("b", 0, "two"))
 		}},
 		"one key put again": {Whole, func(h *tape) { h.at(both("one")...).at(both("one")[1]) }},
 		"two leases":        {Whole, func(h *tape) { h.at(otherLease(both("one"))...) }},
 		"more than claimed": {Whole, func(h *tape) {
-			h.at(put(keys.Slot("a", 0, 0), 7, `{"v":1,"n":2,"claim":"one","record":{"pools":{"a":1}}}`))
+			h.at(put(keys.Slots("a")+"b/00/7", 7, `{"v":2,"runs":[[0,2]],"claim":"one","record":{"pools":{"a":1}}}`))
 		}},
 		"a key not listed": {Whole, func(h *tape) {
-			h.at(append(both("one"), put(keys.Slot("a", 0, 1), 7, `{"v":1,"n":1,"claim":"one","main":"a/0/0"}`))...)
+			h.at(append(both("one"), put(numberKey(keys, "a", 1), 7, `{"v":2,"claim":"one","main":"a/0"}`))...)
 		}},
-		"no lease":            {Leased, func(h *tape) { h.at(noLease(claimed("a", 0, "one", 1))) }},
-		"a waiter's no lease": {Leased, func(h *tape) { w := waits("one", false, "a", "b"); noLease(w[0]); h.at(w...) }},
+		"another main key": {Whole, func(h *tape) {
+			h.at(both("one")[0], put(numberKey(keys, "b", 0), 7, `{"v":2,"claim":"one","main":"a/1"}`))
+		}},
+		"no lease":              {Leased, func(h *tape) { h.at(noLease(claimed("a", 0, "one"))) }},
+		"a waiter's no lease":   {Leased, func(h *tape) { w := waits("one", false, "a", "b"); noLease(w[0]); h.at(w...) }},
+		"an id without a lease": {Leased, func(h *tape) { h.at(put(keys.ID("one"), 0, `{"v":2}`)) }},
+		"a key put before":      {Fence, func(h *tape) { h.revisions[numberKey(keys, "a", 0)] = 99; h.at(claimed("a", 0, "one")) }},
 		"an older fence": {Fence, func(h *tape) {
-			h.at(claimed("a", 0, "one", 1)).at(del(keys.Slot("a", 0, 0)))
-			h.fences[keys.Slot("a", 0, 0)] = 99
-			h.at(claimed("a", 0, "two", 1))
+			h.at(claimed("a", 0, "one")).at(freed("a", 0))
+			h.at(put(numberKey(keys, "a", 0), 7, `{"v":2,"claim":"two","record":{"pools":{"a":1},"fence":%d}}`, store.FenceAt(4)))
+		}},
+		"an older fence in a block": {Fence, func(h *tape) {
+			h.at(claimed("a", 1, "one")).at(freed("a", 1))
+			h.at(put(keys.Slots("a")+"b/00/7", 7, `{"v":2,"runs":[[0,2]],"claim":"two","record":{"pools":{"a":2},"fence":%d}}`, store.FenceAt(4)))
+		}},
+		"a fence that becomes less": {Fence, func(h *tape) {
+			h.at(claimed("a", 0, "one"))
+			h.at(put(numberKey(keys, "a", 0), 7, `{"v":2,"claim":"one","record":{"pools":{"a":1},"fence":%d}}`, store.FenceAt(3)))
 		}},
 		"granted another fence": {Fence, func(h *tape) {
-			h.at(claimed("a", 0, "one", 1)).Granted("one", store.FenceAt(5), map[string]int{"a": 1})
+			h.at(claimed("a", 0, "one")).Granted("one", store.FenceAt(5), map[string]int{"a": 1})
 		}},
 		"granted a claim that never was": {Fence, func(h *tape) { h.Granted("one", store.FenceAt(4), map[string]int{"a": 1}) }},
 		"granted other slots": {Whole, func(h *tape) {
-			h.at(claimed("a", 0, "one", 1)).Granted("one", store.FenceAt(4), map[string]int{"a": 2})
+			h.at(claimed("a", 0, "one")).Granted("one", store.FenceAt(4), map[string]int{"a": 2})
 		}},
-		"a waiter in one line":   {Queued, func(h *tape) { h.at(waits("one", false, "a")...) }},
-		"a waiter left in one":   {Queued, func(h *tape) { h.at(waits("one", false, "a", "b")...).at(gone("one")[0]) }},
-		"a waiter in three":      {Queued, func(h *tape) { h.at(waits("one", false, "a", "b", "c")...) }},
-		"an unknown key":         {Readable, func(h *tape) { h.at(put(keys.Pools()+"a/slots/0/0", 7, "{}")) }},
-		"a value without fields": {Readable, func(h *tape) { h.at(put(keys.Slot("a", 0, 0), 7, "{}")) }},
-		"a spec without fields":  {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":1}`)) }},
-		"a newer version":        {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":2,"limit":2}`)) }},
-		"an unknown order":       {Readable, func(h *tape) { h.at(put(keys.Waiter("a", "x"), 8, `{"v":1}`)) }},
+		"a demand in one pool":           {Queued, func(h *tape) { h.at(waits("one", false, "a")...) }},
+		"a demand only in the other one": {Queued, func(h *tape) { h.at(waits("one", false, "b")...) }},
+		"a demand left in one":           {Queued, func(h *tape) { h.at(waits("one", false, "a", "b")...).at(gone()[0]) }},
+		"a demand in three":              {Queued, func(h *tape) { h.at(waits("one", false, "a", "b", "c")...) }},
+		"a demand put one after another": {Queued, func(h *tape) { h.at(waits("one", false, "a", "b")...).at(gone()[1]).at(waits("one", false, "b")...) }},
+		"an unknown key":                 {Readable, func(h *tape) { h.at(put(keys.Pools()+"a/slots/0/0", 7, "{}")) }},
+		"a value without fields":         {Readable, func(h *tape) { h.at(put(numberKey(keys, "a", 0), 7, "{}")) }},
+		"a spec without fields":          {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":2}`)) }},
+		"a newer version":                {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":3,"limit":2}`)) }},
+		"an unknown name":                {Readable, func(h *tape) { h.at(put(demandsKeyOf("a", "i", 0)+"x", 8, `{"v":2}`)) }},
+		"demands of no claim":            {Readable, func(h *tape) { h.at(put(demandsKeyOf("a", "i", 0), 8, `{"v":2,"demands":[{"pools":{"a":1}}]}`)) }},
 		"a revision that comes again": {Ordered, func(h *tape) {
 			h.rev--
-			h.at(claimed("b", 0, "one", 1))
+			h.at(claimed("b", 0, "one"))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -216,8 +244,8 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 
 func TestWhatIsIgnoredIsNotJudged(t *testing.T) {
 	h := newTape()
-	h.Ignore(keys.Slot("a", 0, 0))
-	h.at(put(keys.Slot("a", 0, 0), 0, "junk"))
+	h.Ignore(numberKey(keys, "a", 0))
+	h.at(put(numberKey(keys, "a", 0), 0, "junk"))
 	if v := h.Violations(); len(v) > 0 {
 		t.Errorf("violations: %v", v)
 	}
@@ -227,77 +255,55 @@ func TestWhatIsIgnoredIsNotJudged(t *testing.T) {
 // claimed again before its lease ends, but only once, and not if the cluster is the same.
 func TestTheIDOfAClaimIsClaimedAgainAfterItsClusterWasReplaced(t *testing.T) {
 	for _, replaced := range []bool{true, false} {
-		had := []*mvccpb.KeyValue{limit("a", 3).Kv, limit("b", 3).Kv, claimed("a", 0, "c", 1).Kv}
+		had := []*mvccpb.KeyValue{limit("a", 3).Kv, limit("b", 3).Kv, claimed("a", 0, "c").Kv}
 		for _, kv := range had {
 			kv.ModRevision = 3
 		}
-		n := &tape{History: newTape().Restored(3, 1000, had), rev: 1000}
+		n := &tape{History: newTape().Restored(1000, had), rev: 1000, created: map[string]int64{}}
 		if replaced {
 			n.Replaced()
 		}
-		n.at(claimed("b", 0, "c", 1))
+		n.at(claimed("b", 0, "c"))
 		if v := n.Violations(); len(v) > 0 == replaced {
 			t.Errorf("replaced: %v; the same id again: %v", replaced, v)
 		}
 		if !replaced {
 			continue
 		}
-		n.at(claimed("b", 1, "c", 1))
+		n.at(claimed("b", 1, "c"))
 		if v := n.Violations(); len(v) == 0 {
 			t.Error("a third claim of the same id is no violation")
 		}
 	}
 }
 
-// Retained slots are granted by the revision that put them first, before the snapshot too, but not by
-// one that the restore has taken back.
-func TestARegrantAfterARestoreIsOfARevisionOfTheSnapshot(t *testing.T) {
-	h := newTape()
-	h.at(limit("a", 2)).at(claimed("a", 0, "one", 1)).at(claimed("a", 0, "two", 1)) // the snapshot
-	had := []*mvccpb.KeyValue{limit("a", 2).Kv, claimed("a", 0, "two", 1).Kv}
-	had[0].ModRevision, had[1].ModRevision = 2, 4
-	h.at(claimed("a", 0, "three", 1))
-	n := h.Restored(4, 1000, had)
-	n.Granted("later", store.FenceAt(3)+7, map[string]int{"a": 1})
-	n.Granted("later", store.FenceAt(4)+7, map[string]int{"a": 1})
-	if v := n.Violations(); len(v) > 0 {
-		t.Errorf("violations: %v", v)
-	}
-	n.Granted("later", store.FenceAt(5)+7, map[string]int{"a": 1})
-	if v := n.Violations(); len(v) != 1 || v[0].Rule != Fence {
-		t.Errorf("violations: %v, want one of the rule %s", v, Fence)
-	}
-	if n.Forget() != 1 || h.Forget() != 1 {
-		t.Error("a hold that has ended is counted twice, or never")
-	}
-}
-
 func TestAHistoryGoesOnAfterARestore(t *testing.T) {
 	h := newTape()
-	h.at(limit("a", 2)).at(claimed("a", 0, "kept", 1)).at(limit("a", 1)) // the snapshot
-	had := []*mvccpb.KeyValue{limit("a", 1).Kv, claimed("a", 0, "kept", 1).Kv}
+	h.at(limit("a", 2)).at(claimed("a", 0, "kept")).at(limit("a", 1)) // the snapshot
+	had := []*mvccpb.KeyValue{limit("a", 1).Kv, claimed("a", 0, "kept").Kv}
 	had[0].ModRevision, had[1].ModRevision = 4, 3
-	h.at(claimed("b", 0, "lost", 1)) // in a pool that there is not, before the restore
-	n := &tape{History: h.Restored(4, 1000, had), rev: 1000}
+	h.at(claimed("b", 0, "lost")) // in a pool that there is not, before the restore
+	n := newTape()
+	n.History, n.rev = h.Restored(1000, had), 1000
 	if n.Held() != 1 || n.Used("a") != 1 || len(n.Violations()) > 0 {
 		t.Errorf("%d are held, %d slots used, %v", n.Held(), n.Used("a"), n.Violations())
 	}
 	n.Granted("kept", store.FenceAt(3), map[string]int{"a": 1})
-	n.at(claimed("a", 1, "more", 1))
+	n.at(claimed("a", 1, "more"))
 	n.rev = 4
-	n.at(claimed("b", 0, "late", 1)) // with the fencing token of "lost"
+	n.at(claimed("b", 0, "late")) // with the fencing token of "lost"
 	var rules []Rule
 	for _, v := range n.Violations() {
 		rules = append(rules, v.Rule)
 	}
-	if want := []Rule{Capacity, Ordered, Fence, Capacity}; !slices.Equal(rules, want) {
+	if want := []Rule{Capacity, Capacity, Ordered, Fence, Capacity}; !slices.Equal(rules, want) {
 		t.Errorf("it has found %v, want %v", rules, want)
 	}
 	if ended := n.Forget(); ended != 0 {
 		t.Errorf("%d of those that are held have ended", ended)
 	}
 	n.rev = 1002
-	n.at(del(keys.Slot("a", 0, 0)))
+	n.at(freed("a", 0))
 	if ended := n.Forget(); ended != 1 || n.Hold("kept") != nil {
 		t.Errorf("%d have ended, and kept is %v", ended, n.Hold("kept"))
 	}

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 )
@@ -40,8 +39,8 @@ func (h *History) Holding() []Hold {
 
 // Waits returns all stays in the wait queue, first come first.
 func (h *History) Waits() []Wait {
-	all := make([]Wait, 0, len(h.waits))
-	for _, x := range h.waits {
+	all := make([]Wait, 0, len(h.demands.waits))
+	for _, x := range h.demands.waits {
 		all = append(all, *x)
 	}
 	return all
@@ -49,7 +48,7 @@ func (h *History) Waits() []Wait {
 
 // Wait returns the last stay of a claim in the wait queue, nil if it never waited.
 func (h *History) Wait(claim string) *Wait {
-	for _, x := range slices.Backward(h.waits) {
+	for _, x := range slices.Backward(h.demands.waits) {
 		if x.Claim == claim {
 			c := *x
 			return &c
@@ -60,14 +59,9 @@ func (h *History) Wait(claim string) *Wait {
 
 // Waiting returns the claims that wait, in order.
 func (h *History) Waiting() []string {
-	var all []*waiter
-	for _, w := range h.waiters {
-		all = append(all, w)
-	}
-	slices.SortFunc(all, func(a, b *waiter) int { return cmp.Compare(a.wait.Order, b.wait.Order) })
-	ids := make([]string, len(all))
-	for i, w := range all {
-		ids[i] = w.wait.Claim
+	ids := make([]string, len(h.demands.line))
+	for i, w := range h.demands.line {
+		ids[i] = w.value.Claim
 	}
 	return ids
 }

@@ -1,166 +1,139 @@
 package e2e
 
 import (
-	"cmp"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-
-	"github.com/berthhq/berth/internal/store"
 )
 
-// While claims wait for a pool, one instance is its dispatcher and grants them. This file
-// judges the order of its grants, and for how long it grants nothing to a waiter that fits.
-// What an instance can't know, or may skip, is not judged: see [History.knew] and
-// [History.excused].
+// This file judges in which order claims get slots of pools for which others wait.
+//
+// A pool is pending while its pending key is there. A claim that takes slots of a pending pool must have a right to that, as it
+// was before the revision of the grant:
+//   - an offer to its demand that names what it takes;
+//   - an advance offer to its owner, and slots that a claim of that owner gives back in the same revision;
+//   - the role of the dispatcher, whose own demands are offered in memory: these alone are not judged further;
+//   - its turn by what is in etcd, which it shows by putting the pending key again: claims that do not wait, and demands that
+//     nobody serves.
+//
+// An offer, and such a turn, must not pass a claim of a higher rank that needs no more of the same pools, and does not fit in
+// what is left. What may be passed, since the dispatcher can't know better or has a reason, is named by [History.excused]
+// and [queueState.knew]. That an advance offer passes others for 20 ms is not judged.
 
-// The bounds by which a dispatcher passes the waiters of an instance that does not
-// acknowledge its grants. They are wider than the dispatcher's own on both sides, so that
-// what is judged is certain.
 const (
-	// fewNotices of an instance do not keep it from further grants.
-	fewNotices = 2
-	// soonAcknowledged is how old a notice may be whose instance is certainly not passed,
-	// and lateAcknowledged from when on it certainly is.
-	soonAcknowledged, lateAcknowledged = 1500 * time.Millisecond, 3 * time.Second
-	// noticedLease is from when on a dispatcher certainly skips a waiter whose lease has ended.
-	noticedLease = time.Second
-	// deaf is how long a history may receive nothing before it does not judge time.
-	deaf = time.Second
-	// shortestGap is the shortest gap that is kept.
-	shortestGap = 100 * time.Millisecond
-	// keptNotices is how many acknowledged notices of an instance are kept.
-	keptNotices = 64
+	// offeredBefore is for how long a demand to which an offer came to nothing may be left out: the pause ends after a
+	// second.
+	offeredBefore = 2 * time.Second
+	// passedBefore is for how long a host may be passed after its sign was deleted.
+	passedBefore = 5 * time.Second
+	// fewOffers of an instance do not keep it from more.
+	fewOffers = 4
+	// fewSlots fit in slot keys, and fewPools in one transaction, whatever else there is.
+	fewSlots, fewPools = 32, 8
+	// fewKeys are the offers keys of a plan that was not cut off.
+	fewKeys = 60
 )
 
-// Dispatcher is the value of the key of a pool's dispatcher.
-type Dispatcher struct {
-	V        int    `json:"v"`
-	Host     string `json:"host"`
-	Instance string `json:"instance"`
-}
-
-// ReadDispatcher reads the value of a dispatcher's key.
-func ReadDispatcher(value []byte) (Dispatcher, error) {
-	return read(value, func(d *Dispatcher) int { return d.V })
-}
-
-// noticeValue is what is read of the value of a notice.
-type noticeValue struct {
-	V     int       `json:"v"`
-	Since time.Time `json:"since"`
-}
-
-// dispatch is what the history knows of a pool's dispatcher.
-type dispatch struct {
-	by     instanceID // zero if there is none
-	was    instanceID // who was it before
-	from   int64      // the revision from which on it is, or is none
-	known  int64      // a revision up to which it certainly knows the pool
-	queued int64      // the revision from which on claims wait; 0 if none do
-	// taken is the last revision at which another instance granted slots of the pool. Of a batch
-	// that the dispatcher planned before, only the grants that wanted those slots have failed.
-	taken int64
-	// dispatched: there was one, so that no other instance grants waiters.
-	dispatched bool
-	idle       time.Time // since then a waiter fits and none was granted; zero if none fits
-	stuck      string    // the first one that fits
-}
-
-// notice is a grant that an instance was notified of.
-type notice struct {
-	// grantedAt is when its dispatcher granted the claim, and putAt when the history received
-	// that, which may be late.
-	grantedAt, putAt time.Time
-	pool             string
-	gone             int64 // the revision that acknowledged it; 0 until then
-	goneAt           time.Time
-}
-
-// instanceNotices are those of one instance.
-type instanceNotices struct {
-	open  map[string]*notice // by key
-	done  []*notice
-	since int64 // older ones were forgotten
-}
-
-// slotLife is the last use of a slot key that a dispatcher has granted by a notice.
-type slotLife struct {
-	by, from instanceID // who used it, and which dispatcher granted it
-	claim    string
-	gone     int64 // the revision that ended it
+// offersKeySeen is a key below offers/ that exists.
+type offersKeySeen struct {
+	key   berthKey
+	rev   int64
+	value offersValue
 }
 
 // queueState is what the history keeps to judge wait queues.
 type queueState struct {
-	now        func() time.Time
-	received   time.Time
-	dispatches map[string]*dispatch
-	notices    map[instanceID]*instanceNotices
-	leases     map[string]bool // keys that exist
-	leaseEnds  map[string]time.Time
-	granted    map[string]slotLife // slots that a dispatcher granted by notice, with their holders
-	freed      map[string]slotLife // the same after their end
-	line       []*waiter           // in order
-	gaps       []Gap
+	now     func() time.Time
+	demands *demandsSeen
+	pending map[string]int64 // when the key of a pool was put last
+	offers  map[string]*offersKeySeen
+	signs   map[string]time.Time // hosts that were passed: when a sign was last seen
+	role    instanceID           // who dispatches; zero if nobody does
+	// known is up to which revision the dispatcher certainly knows a pool.
+	known map[string]int64
+	// taken is when a claim took slots of a pool last.
+	taken map[string]int64
+	// closed are the offers keys that have gone a moment ago.
+	closed []closedOffers
+	// takeOvers are when the role was taken from one that was silent.
+	takeOvers []time.Time
+	// dispatched: there was a dispatcher, so that time is judged.
+	dispatched bool
 
 	// What the revision at hand has touched.
-	left                  []*waiter // waiters that it took out
-	begun                 []*Hold
-	noticed, acknowledged map[string]bool // claims whose notice it put, or deleted
-	ended                 []string        // slots that it deleted
-	revoked               bool            // it revoked a claim
+	was    map[string]int64 // when pending keys were put before it; 0 if they were not there
+	before instanceID       // who dispatched before it
+	begun  []*Hold
+	ended  []*slot
+	put    []*offersKeySeen
+	gone   []*offersKeySeen
 }
 
-func newQueueState() queueState {
+// closedOffers is an offers key that has gone.
+type closedOffers struct {
+	of  instanceID
+	n   int // offers
+	rev int64
+	at  time.Time
+}
+
+func newQueueState(demands *demandsSeen) queueState {
 	q := queueState{
-		now: time.Now, dispatches: map[string]*dispatch{}, notices: map[instanceID]*instanceNotices{},
-		leases: map[string]bool{}, leaseEnds: map[string]time.Time{}, granted: map[string]slotLife{}, freed: map[string]slotLife{},
+		now: time.Now, demands: demands, pending: map[string]int64{}, offers: map[string]*offersKeySeen{}, signs: map[string]time.Time{},
+		known: map[string]int64{}, taken: map[string]int64{},
 	}
 	q.beginRevision()
 	return q
 }
 
-func (h *History) dispatch(pool string) *dispatch {
-	d := h.queue.dispatches[pool]
-	if d == nil {
-		d = &dispatch{}
-		h.queue.dispatches[pool] = d
-	}
-	return d
+// beginRevision forgets what the one before has touched.
+func (q *queueState) beginRevision() {
+	q.was, q.before = map[string]int64{}, q.role
+	q.begun, q.ended, q.put, q.gone = nil, nil, nil, nil
 }
 
-// queueKey takes an event of a wait queue that is no waiter's.
-func (h *History) queueKey(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
+// forget drops what only who judges time needs.
+func (q *queueState) forget() { q.takeOvers = nil }
+
+// useClock has it take the time from a clock.
+func (q *queueState) useClock(now func() time.Time) { q.now = now }
+
+// begin records that a claim holds slots from the revision at hand on.
+func (q *queueState) begin(x *Hold) { q.begun = append(q.begun, x) }
+
+// end records that the revision at hand has ended a slot.
+func (q *queueState) end(s *slot) { q.ended = append(q.ended, s) }
+
+// event takes an event of a key about the wait queue that is no demand.
+func (q *queueState) event(k berthKey, put bool, kv *mvccpb.KeyValue) error {
 	switch k.Kind {
-	case store.DispatcherKey:
-		return h.dispatcher(h.dispatch(k.Pool), put, kv)
-	case store.RecallKey:
-		return nil
-	case store.NoticeKey:
-		return h.notice(k, put, kv)
+	case pendingKey:
+		q.was[k.Pool] = q.pending[k.Pool]
+		if delete(q.pending, k.Pool); put {
+			q.pending[k.Pool] = kv.ModRevision
+		}
+	case roleKey:
+		return q.dispatcher(put, kv)
+	case offersKey, advanceKey, passedKey:
+		return q.offer(k, put, kv)
+	case idKey:
+		return nil // only whether it is on a lease is judged
 	}
-	d := h.dispatch(k.Pool)
-	if !put {
-		d.queued = 0
-		return nil
+	if put {
+		return version(kv.Value)
 	}
-	if d.queued == 0 {
-		d.queued = kv.ModRevision
-	}
-	return version(kv.Value)
+	return nil
 }
 
-// version refuses a value of another version than 1.
+// version refuses a value of another version.
 func version(value []byte) error {
 	_, err := read(value, func(v *struct{ V int }) int { return v.V })
 	return err
 }
 
-func (h *History) dispatcher(d *dispatch, put bool, kv *mvccpb.KeyValue) error {
+func (q *queueState) dispatcher(put bool, kv *mvccpb.KeyValue) error {
 	by := instanceID{}
 	if put {
 		v, err := ReadDispatcher(kv.Value)
@@ -168,205 +141,385 @@ func (h *History) dispatcher(d *dispatch, put bool, kv *mvccpb.KeyValue) error {
 			return err
 		}
 		by = instanceID{v.Host, v.Instance}
-		d.dispatched = true
+		q.dispatched = true
+		for _, at := range v.TakeOvers {
+			if !slices.ContainsFunc(q.takeOvers, at.Equal) {
+				q.takeOvers = append(q.takeOvers, at)
+			}
+		}
 	}
-	if by != d.by {
-		d.was, d.by, d.from, d.known = d.by, by, kv.ModRevision, 0
+	if by != q.role || kv.CreateRevision == kv.ModRevision {
+		clear(q.known)
 	}
+	q.role = by
 	return nil
 }
 
-func (h *History) notice(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
-	of, claim := instanceID{k.Host, k.Instance}, k.Claim
-	all := h.queue.notices[of]
-	if all == nil {
-		all = &instanceNotices{open: map[string]*notice{}}
-		h.queue.notices[of] = all
-	}
+func (q *queueState) offer(k berthKey, put bool, kv *mvccpb.KeyValue) error {
 	key := string(kv.Key)
-	if old := all.open[key]; old != nil {
-		old.gone, old.goneAt = kv.ModRevision, h.queue.now()
-		all.done = append(all.done, old)
-		delete(all.open, key)
-		h.queue.acknowledged[claim] = true
-		if len(all.done) > keptNotices {
-			all.since, all.done = all.done[0].gone, all.done[1:]
-		}
+	if old := q.offers[key]; old != nil {
+		delete(q.offers, key)
+		q.gone = append(q.gone, old)
+		q.close(old, kv.ModRevision)
+		q.eachOffered(old, -1)
+	}
+	if k.Kind == passedKey {
+		q.signs[k.Host] = q.now()
 	}
 	if !put {
 		return nil
 	}
-	v, err := read(kv.Value, func(v *noticeValue) int { return v.V })
-	if err != nil {
+	now := &offersKeySeen{key: k, rev: kv.ModRevision}
+	var err error
+	if now.value, err = read(kv.Value, func(v *offersValue) int { return v.V }); err != nil {
 		return err
 	}
-	n := &notice{pool: k.Pool, putAt: h.queue.now(), grantedAt: v.Since}
-	if v.Since.IsZero() || v.Since.After(n.putAt) {
-		n.grantedAt = n.putAt
-	}
-	all.open[key] = n
-	h.queue.noticed[claim] = true
+	q.offers[key] = now
+	q.put = append(q.put, now)
+	q.eachOffered(now, 1)
 	return nil
 }
 
-// lease takes an event of a key that is attached to a lease of a host.
-func (h *History) lease(key string, put bool) {
-	if put {
-		h.queue.leases[key] = true
-		return
-	}
-	if h.queue.leases[key] {
-		delete(h.queue.leases, key)
-		h.queue.leaseEnds[key] = h.queue.now()
+// close records that an offers key has gone.
+func (q *queueState) close(o *offersKeySeen, rev int64) {
+	now := q.now()
+	q.closed = slices.DeleteFunc(q.closed, func(x closedOffers) bool { return now.Sub(x.at) >= offeredBefore })
+	q.closed = append(q.closed, closedOffers{o.key.owner(), len(o.value.Offers), rev, now})
+}
+
+// eachOffered counts the offers of a key, or takes them off, at the demands.
+func (q *queueState) eachOffered(o *offersKeySeen, n int) {
+	for _, x := range o.value.Offers {
+		if w := q.demands.waiterOf(o.key.owner(), x.Demand); w != nil {
+			w.offers, w.offered = w.offers+n, q.now()
+		}
 	}
 }
 
-// leaseOf is the key of the lease that a waiter's slots are to be put on; "" if it names none.
-func (h *History) leaseOf(w *waiter) string {
-	if w.value.Lease == 0 {
-		return ""
-	}
-	return h.keys.Lease(w.value.Holder.Host, store.LeaseID(w.value.Lease))
-}
-
-// checkQueues judges the grants of a revision, and notes which pools have a waiter that fits.
+// checkQueues judges the offers and the grants of a revision, and notes which pools have a waiter that fits.
 func (h *History) checkQueues() {
-	q := &h.queue
 	moved := map[string]bool{}
-	for _, x := range q.begun {
-		at := slices.IndexFunc(q.left, func(w *waiter) bool {
-			return w.wait.Claim == x.Claim && w.value.Holder.id() == instanceID{x.Host, x.Instance}
-		})
-		if at < 0 {
-			h.checkOrder(x, nil)
-			continue
+	for _, x := range h.queue.begun {
+		w := h.waited(x)
+		h.checkRight(x, w)
+		for name := range x.Pools {
+			moved[name] = moved[name] || w != nil
 		}
-		moved[lowest(x.Pools)] = true
-		h.checkOrder(x, q.left[at])
 	}
-	h.noteUse()
-	h.noteIdle(moved)
+	for _, x := range h.queue.begun {
+		for name := range x.Pools {
+			h.queue.taken[name] = h.rev
+		}
+	}
+	h.checkOffers()
+	h.idle.note(h.queue.now(), h.fitting(), moved)
 }
 
-// beginRevision forgets what the one before has touched.
-func (q *queueState) beginRevision() {
-	q.left, q.begun, q.ended, q.revoked = nil, nil, nil, false
-	q.noticed, q.acknowledged = map[string]bool{}, map[string]bool{}
+// waited returns the demand that a claim had before this revision, nil if there was none.
+func (h *History) waited(x *Hold) *waiter {
+	is := func(w *waiter) bool {
+		return w.value.Claim == x.Claim && w.owner() == instanceID{x.Host, x.Instance} && w.ref.Created < h.rev
+	}
+	for _, all := range [][]*waiter{h.demands.left, h.demands.line} {
+		if i := slices.IndexFunc(all, is); i >= 0 {
+			return all[i]
+		}
+	}
+	return nil
 }
 
-// checkOrder judges whether a claim was granted in its turn. Got is its waiter, nil if it has
-// no waiter in etcd.
-func (h *History) checkOrder(x *Hold, got *waiter) {
-	if h.regranted[x.Claim] {
-		return // its host has passed retained slots on to it before
-	}
-	pool := lowest(x.Pools)
-	d, owner := h.dispatch(pool), instanceID{x.Host, x.Instance}
-	noticed := h.queue.noticed[x.Claim]
-	switch {
-	case !noticed && owner != d.by && (owner != d.was || d.from != h.rev):
-		h.checkDirect(x)
-		return
-	case d.by == (instanceID{}) || d.from == h.rev:
-		return // it ceases to dispatch along with the grant
-	case got == nil:
-		return // it alone knows the place
-	}
-	if noticed {
-		d.known = max(d.known, got.rev)
-	}
-	for key := range h.byClaim[x.Claim] {
-		if f, ok := h.queue.freed[key]; ok && f.by != d.by && f.from == d.by && h.slots[key].pool == pool {
-			d.known = max(d.known, f.gone)
-		}
-	}
-	for _, w := range h.queue.line {
-		if w.wait.Order >= got.wait.Order {
-			return
-		}
-		if h.knew(d, w) && !h.excused(w, pool, d.known) && covers(x.Pools, w.value.Pools) && lowest(w.value.Pools) == pool &&
-			h.dispatchedBy(d.by, w) && !h.takenSince(w, d.known) && h.possible(w) && !h.fits(h.free(), w) {
-			h.violate(Order, "claim %s of %s/%s was granted %v, and %s of %s/%s waits for %v before it since revision %d",
-				x.Claim, x.Host, x.Instance, x.Pools, w.wait.Claim, w.value.Holder.Host, w.value.Holder.Instance, w.value.Pools, w.wait.From)
-			return
-		}
-	}
-}
-
-// checkDirect judges a claim that its own instance was granted without being the dispatcher:
-// for none of its pools may a claim have waited before.
-func (h *History) checkDirect(x *Hold) {
+// checkRight judges whether a claim may take slots of pools that are pending.
+func (h *History) checkRight(x *Hold, w *waiter) {
+	q := &h.queue
+	var pending []string
+	put := true // the keys of all of them are put again
+	known := int64(math.MaxInt64)
 	for name := range x.Pools {
-		if d := h.dispatch(name); d.queued > 0 && d.queued < h.rev {
-			h.violate(Order, "claim %s of %s/%s was granted %v by its own instance, and claims wait for %s since revision %d",
-				x.Claim, x.Host, x.Instance, x.Pools, name, d.queued)
-			return
+		was, touched := q.was[name]
+		if !touched {
+			was = q.pending[name]
+		}
+		if was != 0 {
+			pending = append(pending, name)
+			put, known = put && q.pending[name] == h.rev, min(known, was)
 		}
 	}
+	switch {
+	case len(pending) == 0 || q.before == instanceID{x.Host, x.Instance}:
+	case w != nil && h.wasOffered(x, w):
+	case h.wasAdvanced(x, pending):
+	case put:
+		h.checkTurn(x, w, known)
+	default:
+		slices.Sort(pending)
+		h.violate(Order, "claim %s of %s/%s was granted %v without an offer, and claims wait for %v",
+			x.Claim, x.Host, x.Instance, x.Pools, pending)
+	}
 }
 
-// knew reports whether a dispatcher certainly knows a waiter as it is. What it knows of the
-// waiters of its own instance is not in etcd: they may be about to leave.
-func (h *History) knew(d *dispatch, w *waiter) bool {
-	return w.rev < d.known && w.value.Holder.id() != d.by
+// wasOffered reports whether an offer to a waiter that was there before this revision names what its claim takes.
+func (h *History) wasOffered(x *Hold, w *waiter) bool {
+	for _, o := range h.queue.gone {
+		if h.offers(o, x, w) {
+			return true
+		}
+	}
+	for _, o := range h.queue.offers {
+		if o.rev < h.rev && h.offers(o, x, w) {
+			return true
+		}
+	}
+	return false
 }
 
-// excused reports whether a dispatcher that knows a pool up to a revision may skip a waiter. What it
-// knows of other pools is older: it also knows its own pool from the answers to what it has written.
-// An empty pool means that it knows all of them.
-func (h *History) excused(w *waiter, pool string, known int64) bool {
-	if w.value.Sole || w.value.Holder.Step != "" {
-		return true // its owner may have no place for it
-	}
-	if key := h.leaseOf(w); key != "" && !h.queue.leases[key] {
-		return true
-	}
-	all := h.queue.notices[w.value.Holder.id()]
-	if all == nil {
+func (h *History) offers(o *offersKeySeen, x *Hold, w *waiter) bool {
+	if o.key.owner() != w.owner() {
 		return false
 	}
-	if all.since >= known {
-		return true
-	}
-	n, now := 0, h.queue.now()
-	for key, x := range all.open {
-		n++
-		if now.Sub(x.grantedAt) > soonAcknowledged || strings.HasSuffix(key, "/"+w.wait.Claim) {
-			return true // or it was granted, and its owner has put the waiter again without knowing that
+	for _, one := range o.value.Offers {
+		if one.Demand != w.ref {
+			continue
 		}
-	}
-	for _, x := range all.done {
-		elsewhere := pool != "" && x.pool != pool && now.Sub(x.goneAt) < soonAcknowledged
-		if x.gone >= known || elsewhere { // the dispatcher may not have seen that
-			n++
-			if now.Sub(x.grantedAt) > soonAcknowledged {
-				return true
+		for _, s := range h.byClaim[x.Claim] {
+			if !one.Take[s.pool].names(s) {
+				return false
 			}
 		}
+		return true
 	}
-	return n > fewNotices
+	return false
 }
 
-// dispatchedBy reports whether one instance dispatches all pools of a waiter, and has seen what
-// others have granted before.
-func (h *History) dispatchedBy(by instanceID, w *waiter) bool {
-	for name := range w.value.Pools {
-		if d := h.dispatch(name); d.by != by || d.queued == 0 || d.known <= max(d.from, d.queued) {
+// names reports whether a slot has only what may be taken.
+func (t takeValue) names(s *slot) bool {
+	if s.value.Count > 0 {
+		return slices.ContainsFunc(t.Blocks, func(b blockValue) bool { return b.Count >= s.n })
+	}
+	all := map[int]bool{}
+	for _, n := range t.Numbers {
+		all[n] = true
+	}
+	for _, b := range t.Blocks {
+		for n := range b.each {
+			all[n] = true
+		}
+	}
+	for n := range s.value.each {
+		if !all[n] {
 			return false
 		}
 	}
 	return true
 }
 
-// takenSince reports whether other instances than the dispatcher have granted slots of a waiter's
-// pools after a revision.
-func (h *History) takenSince(w *waiter, rev int64) bool {
+// each yields all numbers of a block.
+func (b *blockValue) each(yield func(int) bool) {
+	for _, r := range b.Runs {
+		for n := r[0]; n < r[1]; n++ {
+			if !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// wasAdvanced reports whether a claim takes over slots of its owner, which had advance offers, in each pending pool.
+func (h *History) wasAdvanced(x *Hold, pending []string) bool {
+	for _, name := range pending {
+		if !h.queue.hasAdvance(instanceID{x.Host, x.Instance}, name, h.rev) {
+			return false
+		}
+		had, count := map[int]bool{}, 0
+		for _, s := range h.queue.ended {
+			if s.pool != name || s.claim == x.Claim || s.ownerOf(h) != (instanceID{x.Host, x.Instance}) {
+				continue
+			}
+			count += s.value.Count
+			for n := range s.value.each {
+				had[n] = true
+			}
+		}
+		for _, s := range h.byClaim[x.Claim] {
+			if s.pool != name {
+				continue
+			}
+			for n := range s.value.each {
+				if !had[n] {
+					return false
+				}
+			}
+			if s.value.Count > count {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// ownerOf returns the instance that held a slot which this revision has ended.
+func (s *slot) ownerOf(h *History) instanceID {
+	for _, x := range slices.Backward(h.holds) {
+		if x.Claim == s.claim && x.From == s.rev {
+			return instanceID{x.Host, x.Instance}
+		}
+	}
+	return instanceID{}
+}
+
+// hasAdvance reports whether there was an advance offer to an instance before a revision.
+func (q *queueState) hasAdvance(of instanceID, pool string, rev int64) bool {
+	k := berthKey{Kind: advanceKey, Pool: pool, Host: of.host, Instance: of.instance}
+	for _, o := range q.gone {
+		if o.key == k {
+			return true
+		}
+	}
+	for _, o := range q.offers {
+		if o.key == k {
+			return o.rev < rev
+		}
+	}
+	return false
+}
+
+// checkTurn judges a claim that shows by the pending keys that it had its turn: it has read all that waited when they were put
+// last. If others took slots since, or with it, the one before it may have fitted then.
+func (h *History) checkTurn(x *Hold, got *waiter, known int64) {
+	if len(h.queue.begun) > 1 {
+		return
+	}
+	for name := range x.Pools {
+		if h.queue.taken[name] > known {
+			return
+		}
+	}
+	for _, w := range h.demands.line {
+		if got != nil && byRank(w, got) >= 0 {
+			return
+		}
+		if w.rev < known && w.owner() != (instanceID{x.Host, x.Instance}) && h.passedBy(w, x.Pools) && !w.fits(h.free()) {
+			h.violate(Order, "claim %s of %s/%s had its turn, and %s waits before it", x.Claim, x.Host, x.Instance, w.described())
+			return
+		}
+	}
+}
+
+// checkOffers judges the offers of a revision: no demand of a higher rank that the dispatcher knows is left out.
+func (h *History) checkOffers() {
+	q := &h.queue
+	keys, offered := 0, []*waiter{}
+	for _, o := range q.put {
+		for _, x := range o.value.Offers {
+			w := h.demands.waiterOf(o.key.owner(), x.Demand)
+			if len(x.Take) == 0 || w == nil {
+				continue // it is refused, or its owner has taken it out
+			}
+			offered = append(offered, w)
+			for name := range w.value.Pools {
+				q.known[name] = max(q.known[name], w.ref.Created)
+			}
+		}
+		if o.key.Kind == offersKey {
+			keys++
+		}
+	}
+	if len(offered) == 0 || keys > fewKeys || q.before != q.role {
+		return
+	}
+	last := slices.MaxFunc(offered, byRank)
+	free := h.unlent()
+	for _, w := range h.demands.line {
+		if byRank(w, last) >= 0 {
+			return
+		}
+		if !q.knew(w) || w.fits(free) {
+			continue
+		}
+		for _, x := range offered {
+			if byRank(w, x) < 0 && h.passedBy(w, x.value.Pools) {
+				h.violate(Order, "%s was offered slots, and %s waits before it", x.described(), w.described())
+				return
+			}
+		}
+	}
+}
+
+// passedBy reports whether a claim that takes slots of pools passes a waiter that nothing excuses.
+func (h *History) passedBy(w *waiter, pools map[string]int) bool {
+	return covers(pools, w.value.Pools) && h.possible(w) && !h.excused(w)
+}
+
+// knew reports whether the dispatcher certainly knows a waiter as it is.
+func (q *queueState) knew(w *waiter) bool { return q.sawOf(w, w.rev) }
+
+// sawOf reports whether the dispatcher has certainly seen the pools of a waiter at a revision: its offers show what it has seen of
+// each.
+func (q *queueState) sawOf(w *waiter, rev int64) bool {
 	for name := range w.value.Pools {
-		if h.dispatch(name).taken > rev {
+		if rev >= q.known[name] {
+			return false
+		}
+	}
+	return true
+}
+
+// excused reports whether a waiter may be left out:
+//   - it is not in all of its pools, or has its slots and its demand goes later;
+//   - its claim has two demands, one of which a restore has brought back;
+//   - one of several claims for the same, or a step: its owner may have no place for it;
+//   - it has an offer, or had one a moment ago that came to nothing;
+//   - its owner dispatches, and has its offers in memory;
+//   - its host is passed, or was a moment ago: an instance was silent;
+//   - its owner has many offers already;
+//   - it needs so much that it may need blocks, or whole pools, and waits until nothing else is lent there.
+func (h *History) excused(w *waiter) bool {
+	q := &h.queue
+	switch {
+	case !w.whole, h.holding[w.value.Claim] != nil:
+	case q.demands.stands[w.wait] > 1:
+	case w.value.Sole, w.value.Holder.Step != "":
+	case w.offers > 0, !w.offered.IsZero() && q.now().Sub(w.offered) < offeredBefore:
+	case w.owner() == q.role:
+	case q.passed(w), q.now().Sub(q.signs[w.value.Holder.Host]) < passedBefore:
+	case q.lentTo(w) >= fewOffers:
+	case len(w.value.Pools) > fewPools || total(w.value.Pools) > fewSlots:
+	default:
+		return false
+	}
+	return true
+}
+
+// passed reports whether an instance of a waiter's host is passed.
+func (q *queueState) passed(w *waiter) bool {
+	for _, o := range q.offers {
+		if o.key.Kind == passedKey && o.key.Host == w.value.Holder.Host {
 			return true
 		}
 	}
 	return false
+}
+
+// lentTo is how many demands of a waiter's owner have offers, or had some a moment ago, and of how many the dispatcher may not know
+// yet that they were committed.
+func (q *queueState) lentTo(waits *waiter) (n int) {
+	for _, w := range q.demands.line {
+		if w.owner() == waits.owner() && (w.offers > 0 || q.now().Sub(w.offered) < offeredBefore) {
+			n++
+		}
+	}
+	for _, x := range q.closed {
+		if x.of == waits.owner() && !q.sawOf(waits, x.rev) {
+			n += x.n
+		}
+	}
+	return n
+}
+
+func total(pools map[string]int) (n int) {
+	for _, x := range pools {
+		n += x
+	}
+	return n
 }
 
 // possible reports whether a waiter could be granted if nothing else were held.
@@ -390,69 +543,18 @@ func (h *History) free() map[string]int {
 	return all
 }
 
-func (h *History) fits(free map[string]int, w *waiter) bool {
-	for name, n := range w.value.Pools {
-		if free[name] < n {
-			return false
+// unlent returns the free slots that are not offered.
+func (h *History) unlent() map[string]int {
+	free := h.free()
+	for _, w := range h.demands.line {
+		if w.offers == 0 {
+			continue
+		}
+		for name, n := range w.value.Pools {
+			free[name] -= n
 		}
 	}
-	return true
-}
-
-// noteUse records the holder of each slot, and when it ended. A dispatcher that has
-// granted a slot and puts it again knows of its end by its watch, unless it has ended it itself:
-// by the withdrawal of a grant that was not confirmed, or for an operator. Of slots that another
-// one has granted, it may know neither the beginning nor the end.
-func (h *History) noteUse() {
-	q := &h.queue
-	for _, key := range q.ended {
-		if g, ok := q.granted[key]; ok && !q.acknowledged[g.claim] && !q.revoked {
-			g.gone = h.rev
-			q.freed[key] = g
-		}
-		delete(q.granted, key)
-	}
-	for _, x := range q.begun {
-		by := h.dispatch(lowest(x.Pools)).by
-		for name := range x.Pools {
-			if d := h.dispatch(name); d.by != by {
-				d.taken = h.rev
-			}
-		}
-		for key := range h.byClaim[x.Claim] {
-			delete(q.freed, key)
-			if q.noticed[x.Claim] {
-				q.granted[key] = slotLife{by: instanceID{x.Host, x.Instance}, from: by, claim: x.Claim}
-			}
-		}
-	}
-}
-
-// insert gives a waiter its place.
-func (q *queueState) insert(w *waiter) {
-	i, _ := slices.BinarySearchFunc(q.line, w, byOrder)
-	q.line = slices.Insert(q.line, i, w)
-}
-
-// remove takes a waiter out.
-func (q *queueState) remove(w *waiter) {
-	if i, ok := slices.BinarySearchFunc(q.line, w, byOrder); ok {
-		q.line = slices.Delete(q.line, i, i+1)
-	}
-	q.left = append(q.left, w)
-}
-
-func byOrder(a, b *waiter) int { return cmp.Compare(a.wait.Order, b.wait.Order) }
-
-// lowest is the pool whose dispatcher grants a claim.
-func lowest(pools map[string]int) string {
-	low := ""
-	for name := range pools {
-		if low == "" || name < low {
-			low = name
-		}
-	}
-	return low
+	return free
 }
 
 // covers reports whether a claim takes at least what another one needs.

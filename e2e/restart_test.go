@@ -3,15 +3,12 @@
 package e2e
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/berthhq/berth/internal/instance"
-	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
-	"github.com/berthhq/berth/pool"
 )
 
 func TestAProcessRestartedWithinTheLeaseKeepsItsClaims(t *testing.T) {
@@ -56,52 +53,6 @@ func TestAProcessRestartedWithinTheLeaseKeepsItsClaims(t *testing.T) {
 			t.Errorf("%d claims were made, %d are held", n, h.Held())
 		}
 	})
-}
-
-// regranted has a host claim and release a slot until it is granted without a write, and returns
-// that claim.
-func regranted(t testing.TB, h *hostProcess) report {
-	t.Helper()
-	for begin, i := time.Now(), 0; time.Since(begin) < deadline; i++ {
-		is := h.claim(fmt.Sprint("job", i), instance.Slots{"db": 1})
-		if is.Fence != store.FenceAt(is.Fence.Revision()) {
-			return is
-		}
-		h.tell(order{Do: "release", ID: is.ID})
-		h.hear("released", is.ID)
-	}
-	t.Fatalf("no slot was granted again without a write in %s", deadline)
-	return report{}
-}
-
-// The next process learns from the journal who has the slots that its predecessor had granted
-// without a write, and which of them no claim had.
-func TestAProcessKilledWithRetainedSlotsKeepsItsClaims(t *testing.T) {
-	t.Parallel()
-	srv := embedtest.New(t)
-	w := watch(t, embedtest.Client(t, srv))
-	c := open(t, []string{srv.Endpoint()}, "other")
-	spec(t, []*instance.Client{c}, "db", 1, func(ch *pool.Change) { ch.Retain = new(10 * time.Second) })
-	part := hostPart{Endpoints: []string{srv.Endpoint()}, Host: "one", StateDir: t.TempDir()}
-	first := startHost(t, part)
-	was := regranted(t, first)
-	first.kill()
-	first = startHost(t, part)
-	if is := first.hear("held", was.ID); is.Fence != was.Fence || is.Lease != was.Lease {
-		t.Errorf("it was %+v and is %+v", was, is)
-	}
-	w.until("etcd shows it", func(h *History) bool { x := h.Hold(was.ID); return x != nil && x.To == 0 })
-	eventuallyActs(t, first, was.ID)
-	first.tell(order{Do: "release", ID: was.ID})
-	first.hear("released", was.ID)
-
-	// Killed while the slot is idle, it gives the slot back when it starts again.
-	idle := regranted(t, first)
-	first.tell(order{Do: "release", ID: idle.ID})
-	first.hear("released", idle.ID)
-	first.kill()
-	startHost(t, part)
-	release(t, claim(t, c, "next", instance.Slots{"db": 1}))
 }
 
 // eventuallyActs waits until a host takes a claim that it took over for valid: from its

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -38,22 +37,13 @@ func SaveSnapshot(ctx context.Context, etcd *clientv3.Client, path string) error
 // revisions go on from a larger one. What is judged after it is a history of its own: it
 // begins with the keys that there are, which were judged when they were put.
 
-// Restored returns the history that follows the restore of a snapshot, from the keys that there are at
-// a revision. Fencing tokens go on growing from those before it. Holds that had ended by the revision
-// of the snapshot go over to it: retained slots are granted by the revision that put them first,
-// although their keys were put again since.
-func (h *History) Restored(snapshot, rev int64, all []*mvccpb.KeyValue) *History {
+// Restored returns the history that follows a restore, from the keys that there are at
+// a revision. Fencing tokens go on growing from those before it.
+func (h *History) Restored(rev int64, all []*mvccpb.KeyValue) *History {
 	n := NewHistory(h.keys)
-	h.holds = slices.DeleteFunc(h.holds, func(x *Hold) bool {
-		ended := x.To != 0 && x.To <= snapshot
-		if ended {
-			n.holds = append(n.holds, x)
-		}
-		return ended
-	})
 	n.ignored = h.ignored
-	n.queue.now = h.queue.now
-	n.claims, n.grown, n.lined = map[string]bool{}, map[string]bool{}, map[string]bool{}
+	n.queue.useClock(h.queue.now)
+	n.beginRevision()
 	for _, kv := range all {
 		n.event(&mvccpb.Event{Kv: kv})
 	}
@@ -61,11 +51,25 @@ func (h *History) Restored(snapshot, rev int64, all []*mvccpb.KeyValue) *History
 	for id := range n.byClaim {
 		n.checkClaim(id)
 	}
-	for key, fence := range h.fences {
-		n.fences[key] = max(n.fences[key], fence)
+	n.checkDemands()
+	for key, rev := range h.revisions {
+		n.revisions[key] = max(n.revisions[key], rev)
+	}
+	for name, p := range h.pools {
+		n.pool(name).keepFences(p)
 	}
 	n.violations = nil
 	return n
+}
+
+// keepFences has the fencing tokens of numbers go on from those of another history.
+func (p *poolState) keepFences(before *poolState) {
+	if more := len(before.numbers) - len(p.numbers); more > 0 {
+		p.numbers = append(p.numbers, make([]numberState, more)...)
+	}
+	for i, x := range before.numbers {
+		p.numbers[i].fence = max(p.numbers[i].fence, x.fence)
+	}
 }
 
 // Replaced records that the cluster of the restore has another id than the one before. No process
@@ -125,18 +129,14 @@ func inOrder(all []*mvccpb.KeyValue) []*mvccpb.KeyValue {
 	})
 }
 
-// Forget drops the holds, waits and gaps that have ended, and returns how many holds those
+// Forget drops the holds, waits and gaps that have ended, and the take-overs, and returns how many holds those
 // were. What a holder was granted must be judged before.
 func (h *History) Forget() (ended int) {
 	before := len(h.holds)
-	h.queue.gaps = nil
-	for key, at := range h.queue.leaseEnds {
-		if h.queue.now().Sub(at) > time.Minute {
-			delete(h.queue.leaseEnds, key)
-		}
-	}
+	h.idle.forget()
+	h.queue.forget()
 	h.holds = slices.DeleteFunc(h.holds, func(x *Hold) bool { return x.To != 0 })
-	h.waits = slices.DeleteFunc(h.waits, func(w *Wait) bool { return w.To != 0 })
+	h.demands.forget()
 	return before - len(h.holds)
 }
 

@@ -62,7 +62,7 @@ func TestARevokedClaimIsFreedWhenItsHolderHasStopped(t *testing.T) {
 func TestARevokedClaimIsFreedAfterItsGrace(t *testing.T) {
 	t.Parallel()
 	srv := embedtest.New(t)
-	end := &ends{key: keys.Slot("db", 0, 0), at: make(chan time.Time, 10)}
+	end := &ends{key: numberKey(keys, "db", 0), at: make(chan time.Time, 10)}
 	w := watch(t, embedtest.Client(t, srv), func(w *witness) { w.onEvent = end.note })
 	hosts := three(t, []string{srv.Endpoint()})
 	spec(t, hosts, "db", 1)

@@ -31,8 +31,8 @@ import (
 var usersOf = map[string]string{
 	"root":          "admin",
 	"exec-a":        "host:a,pool:a",
-	"sidecar-a":     "host:a,pool:a,viewer",
-	"sidecar-b":     "host:b,pool:a,viewer,runs",
+	"sidecar-a":     "host:a,pool:a,dispatcher,viewer",
+	"sidecar-b":     "host:b,pool:a,dispatcher,viewer,runs",
 	"worker-a":      "host:a,pool:a,worker",
 	"coordinator-a": "coordinator:a",
 	"source-a":      "source:a@a",
@@ -304,8 +304,8 @@ func TestARoleIsRefusedWhatIsOfOthers(t *testing.T) {
 			keys.Revocation(host, "c"),
 		}
 	}
-	slots := []string{keys.Slot("a", 0, 0), keys.Waiter("a", "o")}
-	specs := []string{keys.Spec("a"), keys.Slot("b", 0, 0), keys.Waiter("b", "o"), keys.Limits()}
+	slots := []string{keys.Slots("a") + "000000", keys.DemandsAll("a") + "a/x/0", keys.Pending("a")}
+	specs := []string{keys.Spec("a"), keys.Slots("b") + "000000", keys.DemandsAll("b") + "a/x/0", keys.Pending("b"), keys.Limits()}
 	runs := []string{keys.Run("r")}
 	steps := []string{keys.Step(id), keys.Graph("r"), keys.Ready("default") + "o", keys.Canceled("r"), keys.Log(id), keys.Event("r", "e")}
 	rest := []string{keys.Coordinator(7), keys.SourcePoll("b"), keys.Worker("b", "x"), keys.Action("x")}
@@ -314,10 +314,10 @@ func TestARoleIsRefusedWhatIsOfOthers(t *testing.T) {
 	work := []string{keys.Work(id)}
 	for user, may := range map[string][]string{
 		"exec-a":        slices.Concat(of("a"), slots),
-		"sidecar-a":     slices.Concat(of("a"), slots),
+		"sidecar-a":     slices.Concat(of("a"), slots, []string{keys.Pending("b")}),
 		"worker-a":      slices.Concat(of("a"), slots, steps),
-		"sidecar-b":     slices.Concat(of("b"), slots, runs, steps, work, []string{keys.Follower(id)}),
-		"coordinator-a": slices.Concat([]string{keys.Presence("a", "x"), keys.Coordinator(7), keys.Guard("a", "x"), keys.Guard("b", "x")}, slots, specs[:3], runs, steps, work, revoke),
+		"sidecar-b":     slices.Concat(of("b"), slots, runs, steps, work, []string{keys.Follower(id), keys.Pending("b")}),
+		"coordinator-a": slices.Concat([]string{keys.Presence("a", "x"), keys.Coordinator(7), keys.Guard("a", "x"), keys.Guard("b", "x")}, slots, specs[:4], runs, steps, work, revoke),
 		"source-a":      slices.Concat([]string{keys.Presence("a", "x"), keys.SourcePoll("a"), keys.Event("r", "e")}, runs, steps[:2], work),
 		"operator":      slices.Concat(slots, specs, runs, steps, work, revoke, rest[1:], []string{keys.Follower(id), keys.SourcePoll("a")}),
 		"viewer":        nil,

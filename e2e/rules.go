@@ -3,18 +3,53 @@ package e2e
 import (
 	"maps"
 	"slices"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // check judges what the revision at hand has touched, now that it is whole.
 func (h *History) check() {
+	for _, two := range h.shared {
+		if h.there(two[0]) && h.there(two[1]) {
+			h.violate(Capacity, "claims %s and %s hold a number of pool %s together", two[0].claim, two[1].claim, two[0].pool)
+			break
+		}
+	}
 	for name := range h.grown {
 		h.checkCapacity(name)
+	}
+	for _, s := range h.fresh {
+		h.checkNumbers(s)
 	}
 	for _, id := range slices.Sorted(maps.Keys(h.claims)) {
 		h.checkClaim(id)
 	}
-	for order := range h.lined {
-		h.checkLines(order)
+	h.checkDemands()
+}
+
+// there reports whether a slot exists.
+func (h *History) there(s *slot) bool {
+	for _, x := range h.byClaim[s.claim] {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// checkNumbers checks that a slot that a claim takes has numbers below the limit of the pool.
+func (h *History) checkNumbers(s *slot) {
+	p := h.pool(s.pool)
+	if !p.known || p.limit == Unlimited || !h.there(s) {
+		return
+	}
+	if s.value.Count > 0 {
+		h.violate(Capacity, "claim %s takes %d slots without numbers of pool %s, which has a limit", s.claim, s.n, s.pool)
+	}
+	for _, r := range s.value.Runs {
+		if r[1] > p.limit {
+			h.violate(Capacity, "claim %s takes number %d of pool %s, whose limit is %d", s.claim, r[1]-1, s.pool, p.limit)
+		}
 	}
 }
 
@@ -34,15 +69,6 @@ func (h *History) checkCapacity(name string) {
 // checkClaim checks all keys of a claim, and keeps its [Hold].
 func (h *History) checkClaim(id string) {
 	keys := h.keysOf(id)
-	var main *claimRecord
-	for _, s := range keys {
-		if s.main != nil {
-			if main != nil {
-				h.violate(Whole, "claim %s has two main keys", id)
-			}
-			main = s.main
-		}
-	}
 	old := h.holding[id]
 	if len(keys) == 0 {
 		if old != nil {
@@ -51,11 +77,21 @@ func (h *History) checkClaim(id string) {
 		}
 		return
 	}
+	var main *slot
+	for _, s := range keys {
+		if s.value.Record == nil {
+			continue
+		}
+		if main != nil {
+			h.violate(Whole, "claim %s has two main keys", id)
+		}
+		main = s
+	}
 	if main == nil {
 		h.violate(Whole, "claim %s has %d keys and no main key", id, len(keys))
 		return
 	}
-	h.checkKeys(id, main, keys)
+	h.checkKeys(id, main.value.Record, keys)
 	h.hold(id, main, keys)
 }
 
@@ -68,6 +104,12 @@ func (h *History) checkKeys(id string, main *claimRecord, keys map[string]*slot)
 		}
 		rev, lease = s.rev, s.lease
 		sum[s.pool] += s.n
+		if s.value.Main == "" {
+			continue
+		}
+		if of, err := keyOf(h.keys, s.value.Main); err != nil || keys[of] == nil || keys[of].value.Record == nil {
+			h.violate(Whole, "claim %s names %s as its main key, and that is none", id, s.value.Main)
+		}
 	}
 	if !maps.Equal(sum, main.Pools) {
 		h.violate(Whole, "claim %s claimed %v and holds %v", id, main.Pools, sum)
@@ -84,47 +126,46 @@ func (h *History) checkKeys(id string, main *claimRecord, keys map[string]*slot)
 }
 
 // hold begins a hold where a claim has new keys.
-func (h *History) hold(id string, main *claimRecord, keys map[string]*slot) {
-	var rev, lease int64
-	for _, s := range keys {
-		rev, lease = max(rev, s.rev), s.lease
+func (h *History) hold(id string, main *slot, keys map[string]*slot) {
+	record := main.value.Record
+	n := &Hold{
+		Claim: id, Host: record.Holder.Host, Instance: record.Holder.Instance,
+		Pools: record.Pools, Lease: main.lease, From: main.rev, Fence: record.Fence,
+	}
+	if n.Fence == 0 {
+		n.Fence = store.FenceAt(n.From)
 	}
 	old := h.holding[id]
-	if old != nil && old.From == rev {
+	if old != nil && old.From == n.From {
 		return
 	}
 	if old != nil {
 		old.To = h.rev // its keys were put again
 	}
-	n := &Hold{
-		Claim: id, Host: main.Holder.Host, Instance: main.Holder.Instance,
-		Pools: main.Pools, Lease: lease, From: rev,
-	}
+	h.checkFence(n, old, keys)
 	h.holding[id] = n
 	h.holds = append(h.holds, n)
 	if old == nil {
-		h.queue.begun = append(h.queue.begun, n)
+		h.queue.begin(n)
 	}
 }
 
-func (h *History) checkLines(order string) {
-	w := h.waiters[order]
-	if w == nil {
-		return
+// checkFence checks that the fencing token of a claim is above those of all that have held its numbers before, and that it does
+// not become less when the keys are put again.
+func (h *History) checkFence(x, old *Hold, keys map[string]*slot) {
+	if old != nil && x.Fence < old.Fence {
+		h.violate(Fence, "claim %s has fence %d after %d", x.Claim, x.Fence, old.Fence)
 	}
-	if len(w.lines) == 0 {
-		w.wait.To = h.rev
-		delete(h.waiters, order)
-		h.queue.remove(w)
-		return
-	}
-	for name := range w.value.Pools {
-		if !w.lines[name] {
-			h.violate(Queued, "claim %s waits in %d of %d lines", w.wait.Claim, len(w.lines), len(w.value.Pools))
-			return
+	for _, s := range keys {
+		p := h.pool(s.pool)
+		for _, r := range s.value.Runs {
+			for n := r[0]; n < r[1]; n++ {
+				if last := p.numbers[n].fence; old == nil && x.Fence <= last && last != store.FenceAt(h.rev) {
+					h.violate(Fence, "claim %s has fence %d, and number %d of pool %s had %d", x.Claim, x.Fence, n, s.pool, last)
+					return
+				}
+				p.numbers[n].fence = max(p.numbers[n].fence, x.Fence)
+			}
 		}
-	}
-	if len(w.lines) != len(w.value.Pools) {
-		h.violate(Queued, "claim %s waits in a line of a pool that it does not want", w.wait.Claim)
 	}
 }

@@ -35,8 +35,8 @@ func (s *slotsSeen) event(ev *mvccpb.Event) error {
 		s.changed = true
 		return nil
 	}
-	k, err := s.keys.ParsePoolKey(key)
-	if err != nil || k.Kind != store.SlotKey {
+	k, _, err := parseKey(s.keys, key)
+	if err != nil || !k.isSlots() {
 		return nil // of no concern here
 	}
 	delete(s.by, key)
@@ -44,8 +44,8 @@ func (s *slotsSeen) event(ev *mvccpb.Event) error {
 	if !put {
 		return nil
 	}
-	v, err := readSlot(ev.Kv.Value)
-	s.by[key] = slot{pool: k.Pool, n: v.N, claim: v.Claim}
+	v, err := readSlot(k, ev.Kv.Value)
+	s.by[key] = slot{pool: k.Pool, n: v.n(), claim: v.Claim}
 	return err
 }
 

@@ -19,7 +19,7 @@ func TestARunHistoryNoticesWhatItIsTo(t *testing.T) {
 	}
 	limits := func(rev int64, value string) write { return write{rev, keys.Limits(), value} }
 	slots := func(rev int64, claim string, n int) write {
-		return write{rev, keys.Slot("db", 0, n), fmt.Sprintf(`{"v":1,"n":%d,"claim":%q,"record":{}}`, n, claim)}
+		return write{rev, fmt.Sprintf("%sb/00/%d", keys.Slots("db"), n), fmt.Sprintf(`{"v":2,"count":%d,"claim":%q,"record":{}}`, n, claim)}
 	}
 	seen := func(rev int64, id string) write { return write{rev, keys.ActiveRun("x", id), `{"v":1}`} }
 	gone := func(rev int64, of write) write { return write{rev, of.key, ""} }

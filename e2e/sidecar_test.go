@@ -47,7 +47,7 @@ func quayOn(t testing.TB, etcd string, limit int, ttl time.Duration) *quay {
 	q := &quay{
 		t: t, etcd: etcd, backend: connect(t, etcd),
 		journal: journal{filepath.Join(t.TempDir(), "journal")},
-		end:     &ends{key: keys.Slot("db", 0, 0), at: make(chan time.Time, 100)},
+		end:     &ends{key: numberKey(keys, "db", 0), at: make(chan time.Time, 100)},
 	}
 	q.w = watch(t, q.backend, func(w *witness) { w.onEvent = q.end.note })
 	berthCommand(t, q.etcd, nil, "pools", "set", "db", fmt.Sprint(limit), "--lease-duration", ttl.String()).succeeds()

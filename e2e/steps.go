@@ -439,19 +439,19 @@ func (h *StepHistory) ready(place string, put bool, kv *mvccpb.KeyValue) error {
 
 // pool takes the events of a pool's limit and its slots.
 func (h *StepHistory) pool(key string, put bool, kv *mvccpb.KeyValue) error {
-	k, err := h.keys.ParsePoolKey(key)
+	k, _, err := parseKey(h.keys, key)
 	switch {
 	case err != nil:
 		return err
-	case k.Kind == store.SpecKey && !put:
+	case k.Kind == specKey && !put:
 		delete(h.limits, k.Pool)
-	case k.Kind == store.SpecKey:
+	case k.Kind == specKey:
 		v, err := readSpec(kv.Value)
 		if err != nil {
 			return err
 		}
 		h.limits[k.Pool] = *v.Limit
-	case k.Kind == store.SlotKey:
+	case k.isSlots():
 		before := h.slots[key]
 		h.had[before.taking] -= before.n
 		h.freed[before.taking] = true
@@ -459,12 +459,12 @@ func (h *StepHistory) pool(key string, put bool, kv *mvccpb.KeyValue) error {
 		if !put {
 			return nil
 		}
-		v, err := readSlot(kv.Value)
+		v, err := readSlot(k, kv.Value)
 		if err != nil {
 			return err
 		}
-		h.slots[key] = slotsOf{taking{kv.Lease, k.Pool}, v.N}
-		h.had[h.slots[key].taking] += v.N
+		h.slots[key] = slotsOf{taking{kv.Lease, k.Pool}, v.n()}
+		h.had[h.slots[key].taking] += v.n()
 	}
 	return nil
 }

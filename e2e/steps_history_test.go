@@ -59,7 +59,7 @@ func (w written) ended(rev int64, status string, attempt int, taken int64) []ste
 }
 
 func slotOf(rev int64, index int) stepWrite {
-	return stepWrite{rev, keys.Slot("db", 0, index), fmt.Sprintf(`{"v":1,"n":1,"claim":"c%d","record":{}}`, index), 7}
+	return stepWrite{rev, numberKey(keys, "db", index), fmt.Sprintf(`{"v":2,"claim":"c%d","record":{}}`, index), 7}
 }
 
 // What a [StepHistory] is to notice, it does.
@@ -74,7 +74,7 @@ func TestAStepHistoryNoticesWhatItIsTo(t *testing.T) {
 	}
 	one := func(w stepWrite) []stepWrite { return []stepWrite{w} }
 	begin := []stepWrite{
-		{1, keys.Spec("db"), `{"v":1,"limit":1}`, 0},
+		{1, keys.Spec("db"), `{"v":2,"limit":1}`, 0},
 		{2, keys.Graph("r"), `{"v":1,"steps":[{"name":"m","count":3,"concurrency":2,"retries":1},
 			{"name":"db","count":2,"pools":{"db":1}},{"name":"n","count":1,"needs":[0]}]}`, 0},
 		{3, keys.Run("r"), `{"v":1,"status":"running","steps":6,"max_concurrent_steps":3}`, 0},
@@ -89,7 +89,7 @@ func TestAStepHistoryNoticesWhatItIsTo(t *testing.T) {
 	}{
 		"nothing wrong":                 {cat(whole, n0.published(15, 0), n0.taken(16, 1), n0.ended(17, "succeeded", 1, 16), db), ""},
 		"a lost one":                    {cat(m0.published(4, 0), m0.taken(5, 1), one(m0.unseen(6)), one(m0.record(7, `"status":"requested","attempt":1`)), m0.published(8, 1), m0.taken(9, 2)), ""},
-		"a lost one without its slot":   {cat(db, one(stepWrite{22, keys.Slot("db", 0, 0), "", 0}), db1.published(22, 0), one(slotOf(23, 1)), db1.taken(23, 1), one(db0.unseen(24)), one(db0.record(25, `"status":"failed","attempt":1`))), ""},
+		"a lost one without its slot":   {cat(db, one(stepWrite{22, numberKey(keys, "db", 0), "", 0}), db1.published(22, 0), one(slotOf(23, 1)), db1.taken(23, 1), one(db0.unseen(24)), one(db0.record(25, `"status":"failed","attempt":1`))), ""},
 		"one handed back":               {cat(m0.published(4, 0), m0.taken(5, 1), one(m0.unseen(6)), m0.published(6, 0)), ""},
 		"a window":                      {cat(m0.published(4, 0), m1.published(5, 0), m2.published(6, 0)), StepWindows},
 		"a window at one revision":      {cat(m0.published(4, 0), m1.published(4, 0), m2.published(4, 0)), StepWindows},
@@ -107,7 +107,7 @@ func TestAStepHistoryNoticesWhatItIsTo(t *testing.T) {
 		"in no queue":                   {m0.published(4, 0)[:1], StepQueued},
 		"left in its queue":             {cat(m0.published(4, 0), m0.taken(5, 1)[:1], m0.taken(5, 1)[2:]), StepQueued},
 		"without slots":                 {cat(db0.published(20, 0), db0.taken(21, 1)), StepPools},
-		"with slots that were returned": {cat(db0.published(20, 0), one(slotOf(21, 0)), one(stepWrite{22, keys.Slot("db", 0, 0), "", 0}), db0.taken(23, 1)), StepPools},
+		"with slots that were returned": {cat(db0.published(20, 0), one(slotOf(21, 0)), one(stepWrite{22, numberKey(keys, "db", 0), "", 0}), db0.taken(23, 1)), StepPools},
 		"with the slot of another one":  {cat(db0.published(20, 0), db1.published(20, 0), one(slotOf(21, 0)), db0.taken(21, 1), db1.taken(22, 1)), StepPools},
 		"beyond a limit":                {cat(db, db1.published(22, 0), one(slotOf(23, 1)), db1.taken(23, 1)), StepPools},
 		"started after the end":         {cat(m0.published(4, 0), one(stepWrite{5, keys.Canceled("r"), `{"v":1}`, 0}), m0.taken(6, 1)), StepStopped},
@@ -161,7 +161,7 @@ func TestAnExecutionThatARestoreBringsBackNeedsNoSlots(t *testing.T) {
 	taken := old.taken(6, 1)
 	var had []*mvccpb.KeyValue
 	for _, ev := range events(
-		stepWrite{1, keys.Spec("db"), `{"v":1,"limit":1}`, 0},
+		stepWrite{1, keys.Spec("db"), `{"v":2,"limit":1}`, 0},
 		stepWrite{2, keys.Graph("r"), `{"v":1,"steps":[{"name":"db","count":2,"pools":{"db":1}}]}`, 0},
 		stepWrite{3, keys.Run("r"), `{"v":1,"status":"running","steps":2}`, 0},
 		slotOf(6, 0), taken[0], taken[2],
@@ -172,7 +172,7 @@ func TestAnExecutionThatARestoreBringsBackNeedsNoSlots(t *testing.T) {
 	for _, ev := range events(next.published(1001, 0)...) {
 		h.Event(ev)
 	}
-	for _, ev := range events(append(next.taken(1002, 1), stepWrite{1002, keys.Slot("db", 0, 0), "", 0}, slotOf(1002, 1))...) {
+	for _, ev := range events(append(next.taken(1002, 1), stepWrite{1002, numberKey(keys, "db", 0), "", 0}, slotOf(1002, 1))...) {
 		h.Event(ev)
 	}
 	if found := h.Violations(); len(found) > 0 {

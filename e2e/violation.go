@@ -8,18 +8,18 @@ type Rule string
 // The rules that a [History] checks.
 const (
 	// Capacity: no holder is added beyond a limit, or to a pool that grants
-	// nothing.
+	// nothing, and no number is held twice.
 	Capacity Rule = "capacity"
 	// Whole: a claim has all its keys or none.
 	Whole Rule = "whole"
-	// Leased: slots and waiters end by themselves.
+	// Leased: slots and demands end by themselves.
 	Leased Rule = "leased"
-	// Fence: a slot's fence grows, and holders get the right one.
+	// Fence: fencing tokens grow, and holders get the right one.
 	Fence Rule = "fence"
-	// Queued: a waiter waits in all of its pools or in none.
+	// Queued: a demand is in all of its pools or in none.
 	Queued Rule = "wait queue"
-	// Order: a dispatcher grants no waiter before an earlier one that needs no more of the same
-	// pools, and no other instance grants any claim while some wait.
+	// Order: slots of a pending pool go to those who have a right to them, and no claim of a higher rank that needs no
+	// more of the same pools is passed.
 	Order Rule = "order"
 	// Readable: every key and value can be read.
 	Readable Rule = "readable"

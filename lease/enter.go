@@ -92,6 +92,8 @@ func (p *Presence) enter(ctx context.Context, first bool) (store.LeaseID, time.D
 			return 0, 0, context.Cause(ctx)
 		case first && errors.Is(err, store.ErrDenied):
 			return 0, 0, problem.New(problem.EtcdDenied, "the host could not be announced: %w", err)
+		case refuses(err):
+			return 0, 0, err
 		case !errors.As(err, &t):
 			found, renewed, pause = time.Time{}, leaseWatch{}, between.NextBackOff()
 			p.noteFailure(failed, err)
@@ -111,6 +113,12 @@ func (p *Presence) enter(ctx context.Context, first bool) (store.LeaseID, time.D
 	}
 }
 
+// refuses reports whether an error of [PresenceConfig.Check] ends the process: to try again does not help.
+func refuses(err error) bool {
+	code := problem.CodeOf(err)
+	return code == problem.Precondition || code == problem.CorruptValue
+}
+
 func (p *Presence) noteFailure(before int, err error) {
 	p.setTrouble(err)
 	if before == 0 {
@@ -128,6 +136,11 @@ func (p *Presence) enterOnce(ctx context.Context, first bool) (store.LeaseID, ti
 	ctx = store.InCluster(ctx, p.cfg.Backend)
 	if first {
 		if err := store.Require(ctx, p.cfg.Backend, p.cfg.Rights...); err != nil {
+			return 0, 0, err
+		}
+	}
+	if p.cfg.Check != nil {
+		if err := p.cfg.Check(ctx); err != nil {
 			return 0, 0, err
 		}
 	}

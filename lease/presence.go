@@ -35,6 +35,9 @@ type PresenceConfig struct {
 	// Rights are those that the process needs of etcd. Run fails at once if the user has
 	// not all of them.
 	Rights []store.Right
+	// Check, if not nil, is called before the name is taken, also again in an etcd that was restored. Run ends with a
+	// [problem.Precondition] or [problem.CorruptValue] of it: the process must not use what etcd has.
+	Check func(context.Context) error
 	// Logger is silent if nil.
 	Logger hclog.Logger
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -406,6 +407,52 @@ func TestAPresenceThatIsStoppedBeforeItStartsEnds(t *testing.T) {
 		cancel(errStopped)
 		if err := s.Run(ctx); !errors.Is(err, errStopped) {
 			t.Errorf("Run ended with %v", err)
+		}
+	})
+}
+
+func TestAProcessThatMayNotUseWhatEtcdHasIsNotSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := problem.New(problem.Precondition, "the data is of the layout before 2")
+		s := newSeen(t, newFakeEtcd(newFakeClock()), testToken)
+		s.cfg.Check = func(context.Context) error { return refused }
+		s.run()
+		if err := <-s.done; !errors.Is(err, refused) || s.etcd.get(s.key) != nil {
+			t.Errorf("Run ended with %v, and the key is %v", err, s.etcd.get(s.key))
+		}
+	})
+}
+
+// An etcd that was restored may have other data: it is checked before the name is taken there.
+func TestWhatEtcdHasIsCheckedWheneverTheNameIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := problem.New(problem.CorruptValue, "the data is of the layout 3")
+		s := newSeen(t, newFakeEtcd(newFakeClock()), testToken)
+		var checks atomic.Int64
+		var answers atomic.Value // the outcome of a check
+		type outcome struct{ err error }
+		answers.Store(outcome{store.ErrUnavailable})
+		s.cfg.Check = func(context.Context) error { checks.Add(1); return answers.Load().(outcome).err }
+		s.run()
+		idle(5 * time.Second)
+		if s.isReady() || checks.Load() < 3 {
+			t.Errorf("after %d checks without an answer, it is ready: %t", checks.Load(), s.isReady())
+		}
+		answers.Store(outcome{})
+		idle(5 * time.Second)
+		id := s.wantLease()
+		answers.Store(outcome{store.ErrUnavailable})
+		if err := s.etcd.Revoke(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		idle(15 * time.Second)
+		if _, ok := s.Lease(); ok || s.Trouble() == nil {
+			t.Errorf("it is seen: %t; %v", ok, s.Trouble())
+		}
+		answers.Store(outcome{refused})
+		idle(15 * time.Second)
+		if err := <-s.done; !errors.Is(err, refused) || s.etcd.get(s.key) != nil {
+			t.Errorf("Run ended with %v, and the key is %v", err, s.etcd.get(s.key))
 		}
 	})
 }

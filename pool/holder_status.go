@@ -1,8 +1,6 @@
 package pool
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
@@ -21,13 +19,4 @@ type HolderStatus struct {
 	// Granted is the revision of the grant, or one a moment before.
 	Granted int64
 	Lease   store.LeaseID
-	// RetainedUntil is set if the claim has ended, and no job holds its slots: they are free for
-	// the next claims of its instance since Since, and for all then. Only that instance knows.
-	RetainedUntil time.Time
-}
-
-func sortHolders(all []HolderStatus) {
-	slices.SortFunc(all, func(a, b HolderStatus) int {
-		return cmp.Or(cmp.Compare(a.Fence, b.Fence), cmp.Compare(a.Claim, b.Claim))
-	})
 }

@@ -119,16 +119,6 @@ func shortageText(pools []shortage) string {
 	return "pools full: " + strings.Join(full, ", ")
 }
 
-// overlap reports whether two claims have a pool in common.
-func overlap(a, b map[string]int) bool {
-	for name := range a {
-		if _, ok := b[name]; ok {
-			return true
-		}
-	}
-	return false
-}
-
 // sortedKeys returns the keys of a map in order.
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m)) // once: iterators would grow it

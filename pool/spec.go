@@ -3,7 +3,6 @@ package pool
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -34,16 +33,13 @@ const (
 	NeverReserve = time.Duration(-1)
 	// MaxReserveAfter bounds ReserveAfter.
 	MaxReserveAfter = 24 * time.Hour
-	// MinRetain and MaxRetain bound how long a host may retain slots. A shorter time would
-	// end before the next claim comes.
-	MinRetain, MaxRetain = 10 * time.Millisecond, 10 * time.Second
-	// TaskPrefix begins the names of the pools of tasks, and DefaultTaskRetain is how long hosts
-	// retain their slots: a worker that ends one step of a task and takes the next keeps its slot.
-	TaskPrefix        = "task."
-	DefaultTaskRetain = time.Second
-	// retainedLeases is how many times the time to retain must fit into the lease duration.
-	retainedLeases = 3
+	// TaskPrefix begins the names of the pools of tasks.
+	TaskPrefix = "task."
 )
+
+// RetainRemoved is what users read who still give the setting "retain".
+const RetainRemoved = "this setting was removed, because hosts no longer retain released slots: leave it out; " +
+	"to claim less often, hold a claim for many requests"
 
 // Spec is what an operator says of a pool.
 type Spec struct {
@@ -54,9 +50,6 @@ type Spec struct {
 	// ReserveAfter is the age from which on slots are reserved for a waiter. 0 is
 	// at once, in strict order; [NeverReserve] is never.
 	ReserveAfter time.Duration
-	// Retain is how long a host may retain slots that its claims have released, and grant
-	// them to its next claims without a write: 0 is not at all.
-	Retain time.Duration
 	// Paused pools grant nothing and keep their holders and waiters.
 	Paused bool
 }
@@ -65,15 +58,6 @@ type Spec struct {
 // said.
 func DefaultSpec() Spec {
 	return Spec{LeaseDuration: DefaultLeaseDuration, ReserveAfter: DefaultReserveAfter}
-}
-
-// DefaultSpecOf is [DefaultSpec] of the pool with a name: that of a task retains its slots.
-func DefaultSpecOf(name string) Spec {
-	s := DefaultSpec()
-	if strings.HasPrefix(name, TaskPrefix) {
-		s.Retain = DefaultTaskRetain
-	}
-	return s
 }
 
 // Validate refuses what a pool can't be. Its error is a problem that names the
@@ -86,10 +70,6 @@ func (s Spec) Validate() error {
 		return problem.Field("lease_duration", "%s is out of range: use %s to %s", s.LeaseDuration, MinLeaseDuration, MaxLeaseDuration)
 	case s.LeaseDuration%time.Second != 0:
 		return problem.Field("lease_duration", "%s is not a whole number of seconds, the unit of etcd's leases", s.LeaseDuration)
-	case s.Retain != 0 && (s.Retain < MinRetain || s.Retain > MaxRetain):
-		return problem.Field("retain", "%s is out of range: use %s to %s, and 0s (do not retain)", s.Retain, MinRetain, MaxRetain)
-	case s.Retain > s.LeaseDuration/retainedLeases:
-		return problem.Field("retain", "%s is more than a third of the lease duration, which is %s", s.Retain, s.LeaseDuration)
 	case s.ReserveAfter != NeverReserve && (s.ReserveAfter < 0 || s.ReserveAfter > MaxReserveAfter):
 		return problem.Field("reserve_after", "%s is out of range: use 0s to %s, and -1 (never)", s.ReserveAfter, MaxReserveAfter)
 	}
@@ -150,14 +130,6 @@ func ReserveText(d time.Duration) string {
 	return "after " + text.Duration(d)
 }
 
-// RetainText writes for how long hosts may retain slots of a pool, empty if they may not.
-func RetainText(d time.Duration) string {
-	if d == 0 {
-		return ""
-	}
-	return "for up to " + text.Duration(d)
-}
-
 // FormatReserveAfter writes a ReserveAfter as users write it.
 func FormatReserveAfter(d time.Duration) string {
 	if d == NeverReserve {
@@ -184,7 +156,6 @@ func ParseReserveAfter(s string) (time.Duration, error) {
 type Change struct {
 	Limit                       *int
 	LeaseDuration, ReserveAfter *time.Duration
-	Retain                      *time.Duration
 	Paused                      *bool
 	Replace                     bool
 	// If is what the revision of the spec must satisfy, which is 0 for a new pool.
@@ -207,9 +178,6 @@ func (ch Change) Apply(s Spec) Spec {
 	}
 	if ch.ReserveAfter != nil {
 		s.ReserveAfter = *ch.ReserveAfter
-	}
-	if ch.Retain != nil {
-		s.Retain = *ch.Retain
 	}
 	if ch.Paused != nil {
 		s.Paused = *ch.Paused

@@ -7,9 +7,6 @@ type Status struct {
 	// Claimed slots, of all claims; can be above the limit after it was
 	// lowered.
 	Claimed int
-	// Retained is how many of the claimed slots the instance that was asked retains, and no claim
-	// holds.
-	Retained int
 	// Waiting claims.
 	Waiting int
 	// Deleted is set if the pool's spec is gone while its slots are held.

@@ -31,8 +31,6 @@ type wanted struct {
 	proc *proc.Process
 	// named: the client chose the id, so it can find the claim again.
 	named bool
-	// remote: the client is on another machine.
-	remote bool
 	// by is the identity of the client, and still returns why that may not claim by now.
 	by    string
 	still func() error
@@ -145,7 +143,7 @@ func (a *apiServer) hold(ctx context.Context, s *session, w *wanted, wait *wait)
 // want checks a request, and finds the process that it names. The client of an asynchronous
 // one may never learn of the grant.
 func (s *session) want(ctx context.Context, req api.ClaimRequest, async bool) (*wanted, error) {
-	w := &wanted{ClaimRequest: req, named: req.ID != "", by: access.Of(ctx).String(), remote: server.Remote(ctx)}
+	w := &wanted{ClaimRequest: req, named: req.ID != "", by: access.Of(ctx).String()}
 	w.still = func() error {
 		return server.IdentityNow(ctx).Allow(access.Claim, slices.Sorted(maps.Keys(req.Pools))...)
 	}
@@ -277,9 +275,6 @@ func (w *wanted) options() []instance.ClaimOption {
 	}
 	if w.Wait != nil {
 		opts = append(opts, instance.WithWait(time.Duration(*w.Wait)))
-	}
-	if w.remote {
-		opts = append(opts, instance.WithRemote())
 	}
 	return opts
 }

@@ -242,7 +242,7 @@ func TestAnOwnerReadsWhyItsClaimEndedAlthoughAnotherHasItsID(t *testing.T) {
 		},
 		"that was refused": func(s *shared) {
 			s.claim(s.bob, "holder")
-			wait := api.Duration(time.Millisecond)
+			wait := api.Duration(100 * time.Millisecond)
 			r := request("job")
 			r.Wait = &wait
 			if _, err := s.a.claim(s.bob, s.s, &claimInput{async: true}, r); err != nil {

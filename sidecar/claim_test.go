@@ -288,9 +288,11 @@ func TestARevocationByForceFreesAtOnce(t *testing.T) {
 	if next.Fence <= c.Fence {
 		t.Errorf("fence %d after %d", next.Fence, c.Fence)
 	}
-	_, err := r.client.Renew(t.Context(), "stuck", api.RenewRequest{})
-	wantCode(t, err, problem.ClaimLost)
-	_, err = r.client.Revoke(t.Context(), "nobody", false)
+	eventually(t, "the holder is notified", func() bool {
+		_, err := r.client.Renew(t.Context(), "stuck", api.RenewRequest{})
+		return problem.CodeOf(err) == problem.ClaimLost
+	})
+	_, err := r.client.Revoke(t.Context(), "nobody", false)
 	wantCode(t, err, problem.ClaimNotFound)
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // endpoints is what huma registers its handlers with. The requests of some endpoints are nearly
-// always of one simple form. Those are answered directly: huma takes longer than the grant of slots to
+// always of one simple form. Those are answered directly: huma takes longer than all else to
 // take such a request apart and to put its answer together.
 type endpoints struct {
 	*http.ServeMux

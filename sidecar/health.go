@@ -50,8 +50,12 @@ func (a *apiServer) readiness(ctx context.Context, _ *struct{}) (*output[api.Hea
 		}
 	}
 	if len(missing) == 0 {
-		h := api.Health{Status: "ready"}
-		if err := a.session.Load().holders.Writable(); err != nil {
+		h, s := api.Health{Status: "ready"}, a.session.Load()
+		warning := ""
+		if h.Dispatcher, warning = s.dispatch.read(ctx); warning != "" {
+			h.Warnings = append(h.Warnings, "dispatcher: "+warning)
+		}
+		if err := s.holders.Writable(); err != nil {
 			h.Warnings = append(h.Warnings, fmt.Sprintf("state: %s", err))
 		}
 		if open := a.cfg.exposure(); open != "" {

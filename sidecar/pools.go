@@ -87,7 +87,7 @@ func (a *apiServer) patchPool(ctx context.Context, s *session, in *poolPatch, c 
 func poolChange(c api.PoolChange) pool.Change {
 	return pool.Change{
 		Limit: c.Limit, Paused: c.Paused,
-		LeaseDuration: (*time.Duration)(c.LeaseDuration), ReserveAfter: (*time.Duration)(c.ReserveAfter), Retain: (*time.Duration)(c.Retain),
+		LeaseDuration: (*time.Duration)(c.LeaseDuration), ReserveAfter: (*time.Duration)(c.ReserveAfter),
 	}
 }
 

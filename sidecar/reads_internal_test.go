@@ -246,7 +246,7 @@ var small = map[string]string{
 	"list-ready":      "it takes a turn while it reads, and waits without",
 	"list-run-events": "a list takes a turn itself, a stream is bounded by the watches",
 	"events":          "it is served from memory, and bounded by the streams",
-	"health":          "it reads nothing", "ready": "it reads nothing", "whoami": "it reads nothing",
+	"health":          "it reads nothing", "ready": "all of them read one key, once a second", "whoami": "it reads nothing",
 }
 
 func TestEveryReadIsBoundedForEachIdentity(t *testing.T) {

@@ -1,11 +1,13 @@
 package sidecar_test
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -62,6 +64,33 @@ func TestEtcdThatComesLateIsWaitedFor(t *testing.T) {
 	eventually(t, "it is ready", func() bool { return r.client.Ready(t.Context()) == nil })
 	r.pool("db", 1)
 	r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
+}
+
+func TestAReadySidecarSaysWhoDispatches(t *testing.T) {
+	t.Parallel()
+	r := single(t)
+	r.readDocument()
+	ready := func() (h api.Health) {
+		decode(t, r.raw(request{method: "GET", path: "/readyz"}), &h)
+		return h
+	}
+	if h := ready(); h.Dispatcher != nil {
+		t.Errorf("no claim waits: %+v", h.Dispatcher)
+	}
+	r.pool("db", 1)
+	r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = r.client.Claim(ctx, api.ClaimRequest{Pools: api.Slots{"db": 1}})
+	}()
+	eventually(t, "it dispatches", func() bool {
+		d := ready().Dispatcher
+		return d != nil && d.Host == "one" && d.Instance == "sidecar" && d.Kind == "service" && time.Since(d.Since) < time.Minute
+	})
+	cancel()
+	<-done
 }
 
 func TestASecondServerOfAHostIsRefused(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/pool/wire"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
 )
@@ -30,10 +31,10 @@ func TestADeleteThatAnswers204HasFreedTheSlots(t *testing.T) {
 	if err != nil || len(found.KVs) != 1 {
 		t.Fatal(found, err)
 	}
-	value := fmt.Appendf(nil, `{"v":1,"n":1,"claim":"old","record":{"pools":{"db":1},"holder":{"host":"one","instance":"sidecar"},"since":"2026-01-01T00:00:00Z"}}`)
+	value := fmt.Appendf(nil, `{"v":2,"claim":"old","record":{"pools":{"db":1},"holder":{"host":"one","instance":"sidecar"},"since":"2026-01-01T00:00:00Z"}}`)
 	lease := store.LeaseID(found.KVs[0].Lease)
 	for g := range 10 {
-		key := keys.Slot("db", g, 0)
+		key := wire.Keys{Keys: keys}.Number("db", g)
 		if _, err := etcd.Txn(t.Context(), &pb.TxnRequest{
 			Compare: []*pb.Compare{store.CreateEquals(key, 0)}, Success: []*pb.RequestOp{store.Put(key, value, lease)},
 		}); err != nil {

@@ -32,7 +32,6 @@ func TestNumbersAtTheEndsOfTheirRangeAreRefused(t *testing.T) {
 		{"PATCH", "/v1/pools/x", `{"limit":%d}`, "limit", body},
 		{"PATCH", "/v1/pools/x", `{"lease_duration":%q}`, "lease_duration", span},
 		{"PATCH", "/v1/pools/x", `{"reserve_after":%q}`, "reserve_after", span},
-		{"PATCH", "/v1/pools/x", `{"retain":%q}`, "retain", span},
 		{"PUT", "/v1/pools/y", `{"limit":%d}`, "limit", body},
 		{"PUT", "/v1/pools/y", `{"limit":1,"lease_duration":%q}`, "lease_duration", span},
 		{"PATCH", "/v1/limits", `{"max_concurrent_runs":%d}`, "max_concurrent_runs", body},

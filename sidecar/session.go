@@ -75,6 +75,7 @@ type session struct {
 	executors *executor.Executors
 	hub       *server.Hub
 	shown     *ui.Session // what the pages show
+	dispatch  *dispatchView
 }
 
 // stores returns the stores of runs and of steps behind a client.
@@ -98,7 +99,8 @@ func (a *apiServer) newSession(client *instance.Client, hs *claims.Holders, proc
 		executors: executor.New(executor.Config{
 			Client: client, Runs: runs, Steps: steps, StateDir: a.cfg.Options.StateDir, Tracer: a.cfg.Tracer, Log: a.log, Metrics: a.metrics.executors,
 		}),
-		shown: &ui.Session{Client: client, Runs: runs, Steps: steps, Bounds: bounds},
+		dispatch: &dispatchView{reader: reader},
+		shown:    &ui.Session{Client: client, Runs: runs, Steps: steps, Bounds: bounds},
 	}
 }
 

@@ -93,7 +93,7 @@ func (a *apiServer) takeStep(ctx context.Context, s *session, in *stepBodyInput,
 	if err != nil {
 		return nil, err
 	}
-	waiter := executor.Waiter{ID: ulid.Make().String(), Remote: server.Remote(ctx)}
+	waiter := executor.Waiter{ID: ulid.Make().String()}
 	if req.Wait != nil {
 		wait := time.Duration(*req.Wait)
 		if err := instance.ValidateWait(wait); err != nil {

@@ -50,6 +50,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
+	"github.com/berthhq/berth/pool/registry"
 	"github.com/berthhq/berth/sidecar/source"
 )
 
@@ -78,7 +80,7 @@ a --.`,
 			execCommand(),
 			submitCommand(), queueCommand(), runsCommand(), stepsCommand(), limitsCommand(), sourceCommand(),
 			poolsCommand(), claimsCommand(), hostsCommand(), readyCommand(), actionsCommand(), authCommand(), tokenCommand(),
-			applyCommand(), exportCommand(), verifyCommand(), benchCommand(), clusterCommand(), certsCommand(),
+			applyCommand(), exportCommand(), verifyCommand(), benchCommand(), upgradeCommand(), clusterCommand(), certsCommand(),
 			versionCommand(), completionCommand(), manCommand(), superviseCommand(),
 		},
 		Action:                    group,
@@ -321,8 +323,8 @@ type operator struct {
 }
 
 // read reads all pools at one revision.
-func (o *operator) read(ctx context.Context) (*pool.Reader, error) {
-	r, err := pool.Read(ctx, o.backend, o.keys)
+func (o *operator) read(ctx context.Context) (*list.State, error) {
+	r, err := list.Read(ctx, o.backend, o.keys)
 	if err != nil {
 		return nil, store.Problem("the pools could not be read", err)
 	}
@@ -332,8 +334,28 @@ func (o *operator) read(ctx context.Context) (*pool.Reader, error) {
 // probeTimeout bounds how long a command waits for etcd at its start.
 const probeTimeout = 30 * time.Second
 
-// connect connects to etcd, sets the operator, and calls do.
+// connect connects to etcd, checks its data, sets the operator, and calls do.
 func (r *request) connect(do func() error) error {
+	return r.dial(func(s config.Settings, backend *store.Client) error {
+		keys := store.NewKeys(s.Prefix)
+		if err := (registry.Layout{Backend: backend, Keys: keys}).Check(r.ctx()); err != nil {
+			return err
+		}
+		runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention).Bound(s.MaxRunEvents)}
+		r.operator = &operator{
+			inspect.NewOperator(inspect.NewSnapshot(runs), audit.OnEtcd(backend, hostName(s))),
+			backend, keys,
+		}
+		way{r: r}.say("etcd at " + s.EtcdAt())
+		return pool.Suggest(do(), func() []string {
+			all, _ := r.Pools(r.ctx()) // without them there is no suggestion
+			return pool.Names(all)
+		})
+	})
+}
+
+// dial connects to etcd, and calls do.
+func (r *request) dial(do func(config.Settings, *store.Client) error) error {
 	s, err := config.Load(config.FromCLI(r.Context), config.Common, config.Etcd, config.Lead)
 	if err != nil {
 		return err
@@ -344,7 +366,6 @@ func (r *request) connect(do func() error) error {
 		return err
 	}
 	defer backend.Close()
-	keys := store.NewKeys(s.Prefix)
 	ctx, cancel := context.WithTimeout(r.ctx(), probeTimeout)
 	defer cancel()
 	slow := time.AfterFunc(firstEtcdReport, func() {
@@ -352,21 +373,12 @@ func (r *request) connect(do func() error) error {
 			r.say("waiting for etcd: %s", clean((*err).Error()))
 		}
 	})
-	err = backend.Probe(ctx, keys.Pools())
+	err = backend.Probe(ctx, store.NewKeys(s.Prefix).Pools())
 	slow.Stop()
 	if err != nil {
 		return etcdProblem(err)
 	}
-	runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention).Bound(s.MaxRunEvents)}
-	r.operator = &operator{
-		inspect.NewOperator(inspect.NewSnapshot(runs), audit.OnEtcd(backend, hostName(s))),
-		backend, keys,
-	}
-	way{r: r}.say("etcd at " + s.EtcdAt())
-	return pool.Suggest(do(), func() []string {
-		all, _ := r.Pools(ctx) // without them there is no suggestion
-		return pool.Names(all)
-	})
+	return do(s, backend)
 }
 
 // options returns the settings as options of the Go API: the address of etcd, the name of

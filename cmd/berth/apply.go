@@ -31,7 +31,6 @@ func applyCommand() *cli.Command {
        limit: 3
        lease_duration: 5m       # default: 5m
        reserve_after: 1m        # default: 1m
-       retain: 0s               # default: 0s
        paused: false            # default: unchanged
    limits:                      # of runs
      max_concurrent_runs: 10    # default: unchanged
@@ -76,7 +75,7 @@ type declared struct {
 	pools      func() ([]pool.Status, error)
 	limits     func() (run.Limits, error)
 	setLimits  func(run.LimitsChange) error
-	setPool    func(poolPlan) (pool.Spec, error)
+	setPool    func(poolPlan) error
 	deletePool func(name string) error
 }
 
@@ -92,9 +91,9 @@ func declaredIn(ctx context.Context, o *operator) declared {
 			_, _, err := o.SetLimits(ctx, change)
 			return err
 		},
-		setPool: func(p poolPlan) (pool.Spec, error) {
-			put, err := o.SetPool(ctx, p.Name, p.change)
-			return put.Spec, err
+		setPool: func(p poolPlan) error {
+			_, err := o.SetPool(ctx, p.Name, p.change)
+			return err
 		},
 		deletePool: func(name string) error { return o.DeletePool(ctx, name) },
 	}
@@ -170,10 +169,7 @@ func carryOut(r *request, at declared, record applyRecord) error {
 		var err error
 		switch p.Action {
 		case creates, changes:
-			var spec pool.Spec
-			if spec, err = at.setPool(p); err == nil {
-				warnOfRetain(r, p.Name, spec.Retain)
-			}
+			err = at.setPool(p)
 		case deletes:
 			err = at.deletePool(p.Name)
 		}
@@ -326,7 +322,6 @@ type exportedPool struct {
 	Limit         int    `json:"limit" yaml:"limit"`
 	LeaseDuration string `json:"lease_duration" yaml:"lease_duration"`
 	ReserveAfter  string `json:"reserve_after" yaml:"reserve_after"`
-	Retain        string `json:"retain,omitempty" yaml:"retain,omitempty"`
 	Paused        bool   `json:"paused,omitempty" yaml:"paused,omitempty"`
 }
 
@@ -377,14 +372,10 @@ func exportPools(pools []pool.Status) (map[string]exportedPool, error) {
 		case p.Problem != "":
 			return nil, problem.New(problem.CorruptValue, "pool '%s' can't be exported: %s", p.Name, p.Problem)
 		}
-		e := exportedPool{
+		out[p.Name] = exportedPool{
 			Limit: p.Limit, Paused: p.Paused,
 			LeaseDuration: p.LeaseDuration.String(), ReserveAfter: pool.FormatReserveAfter(p.ReserveAfter),
 		}
-		if p.Retain > 0 {
-			e.Retain = p.Retain.String()
-		}
-		out[p.Name] = e
 	}
 	return out, nil
 }

@@ -47,8 +47,11 @@ func TestDecodeDeclared_TellsAllThatIsWrongByLine(t *testing.T) {
 		{"unknown key", "pools: {}\nhosts: {}", []string{`2:1: the file: there is no "hosts", only pools, limits`}},
 		{"alias", "pools:\n  a: &x {limit: 1}\n  b: *x", []string{"3:6: pools.b: aliases are not allowed"}},
 		{"JSON", "{\n\t\"pools\": {\"a\": {\"limit\": 1, \"colour\": 1}}, \"pools\": 1\n}", []string{
-			`2:30: pools.a: there is no "colour", only limit, lease_duration, reserve_after, retain, paused`,
+			`2:30: pools.a: there is no "colour", only limit, lease_duration, reserve_after, paused`,
 			`2:45: the file: "pools" is given twice, first on line 2`,
+		}},
+		{"a setting that was removed", "pools:\n  a: {limit: 1, retain: 0s}", []string{
+			"2:17: pools.a.retain: this setting was removed, because hosts no longer retain released slots: leave it out; to claim less often, hold a claim for many requests",
 		}},
 		{"limits", strings.Join([]string{
 			"limits:",
@@ -93,7 +96,7 @@ func TestDecodeDeclared_TellsAllThatIsWrongByLine(t *testing.T) {
 			"  H: {limit: -7, frob: 1, lease_duration: 2s}",
 		}, "\n"), []string{
 			`3:12: pools.a.limit can't be "three": it must be a number of slots, 0 (closed) or -1 (unlimited)`,
-			`4:5: pools.a: there is no "lease", only limit, lease_duration, reserve_after, retain, paused`,
+			`4:5: pools.a: there is no "lease", only limit, lease_duration, reserve_after, paused`,
 			`5:13: pools.a.paused can't be "maybe": it must be true or false`,
 			`6:3: invalid pool name "B": use 1 to 63 characters of a-z, 0-9, '.', '_' and '-', the first a letter or digit`,
 			"7:3: pools.c needs a limit",
@@ -103,7 +106,7 @@ func TestDecodeDeclared_TellsAllThatIsWrongByLine(t *testing.T) {
 			`15:3: pools: "a" is given twice, first on line 2`,
 			`16:6: pools.g must be a mapping: write "g: {limit: 3}"`,
 			`17:3: invalid pool name "H": use 1 to 63 characters of a-z, 0-9, '.', '_' and '-', the first a letter or digit`,
-			`17:18: pools.H: there is no "frob", only limit, lease_duration, reserve_after, retain, paused`,
+			`17:18: pools.H: there is no "frob", only limit, lease_duration, reserve_after, paused`,
 			"17:14: pools.H.limit: -7 is out of range: use 1 to 1000000, 0 (closed) and -1 (unlimited)",
 			"17:43: pools.H.lease_duration: 2s is out of range: use 5s to 24h0m0s",
 		}},

@@ -57,9 +57,9 @@ func claimsList(r *request) error {
 	holders, waiters := all.Claims()
 	holders = keep(holders, func(h pool.HolderStatus) bool { return wanted(r, h.Pools, h.Host) })
 	waiters = keep(waiters, func(w pool.WaiterStatus) bool { return wanted(r, w.Pools, w.Host) })
-	list := inspect.ListOf(holders, inspect.HeldClaimOf)
-	list.Items = append(list.Items, inspect.ListOf(waiters, inspect.WaitingClaimOf).Items...)
-	return r.print(list, func(out *page) { claimsTable(out, list.Items) })
+	shown := inspect.ListOf(holders, inspect.HeldClaimOf)
+	shown.Items = append(shown.Items, inspect.ListOf(waiters, inspect.WaitingClaimOf).Items...)
+	return r.print(shown, func(out *page) { claimsTable(out, shown.Items) })
 }
 
 // wanted reports whether a claim is to be listed.
@@ -304,9 +304,7 @@ func claimWhyText(out *page, w inspect.Why) {
 		{"position", strconv.Itoa(w.Reason.Position) + " of " + strconv.Itoa(w.Reason.Waiting)},
 		{"priority", strconv.Itoa(w.Claim.Priority)},
 	}
-	if d := inspect.DispatcherText(w.Reason.Dispatcher); d != "" {
-		rows = append(rows, []string{"dispatcher", d})
-	}
+	rows = append(rows, []string{"dispatcher", inspect.DispatcherText(w.Reason.Dispatcher)})
 	out.columns(rows)
 	holdersInTheWay(out, w.Reason.Holders)
 }

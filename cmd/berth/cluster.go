@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -227,7 +228,7 @@ func memberReplace(r *request, c *cluster.Client) error {
 	}
 	done := replaced{Freed: free}
 	var err error
-	if !free || r.Bool("force") || mustReplace(r, c, name) {
+	if !free || r.Bool("force") || mustReplace(r.ctx(), c, name) {
 		if done.Replacement, err = c.Replace(r.ctx(), name, at, r.Bool("force")); err != nil {
 			return err
 		}
@@ -248,8 +249,8 @@ func memberReplace(r *request, c *cluster.Client) error {
 
 // mustReplace reports whether a member is to be replaced by a command that also frees what its host held: not
 // if it answers.
-func mustReplace(r *request, c *cluster.Client, name string) bool {
-	s, err := c.Status(r.ctx())
+func mustReplace(ctx context.Context, c *cluster.Client, name string) bool {
+	s, err := c.Status(ctx)
 	if err != nil {
 		return true // the replacement says what is wrong
 	}
@@ -382,9 +383,13 @@ func upgradeCheck(r *request, c *cluster.Client) error {
 	if err != nil {
 		return err
 	}
+	layout, err := layoutCheck(r)
+	if err != nil {
+		return err
+	}
 	checks := struct {
 		Checks []cluster.Check `json:"checks"`
-	}{cluster.CheckUpgrade(s)}
+	}{append(cluster.CheckUpgrade(s), layout)}
 	failed := false
 	if err := r.print(checks, func(out *page) {
 		var rows [][]string

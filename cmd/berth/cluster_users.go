@@ -22,6 +22,7 @@ func clusterUsersCommand() *cli.Command {
 	for _, r := range store.RoleKinds {
 		roles = append(roles, r.String())
 	}
+	half := len(roles) / 2 // two lines
 	return &cli.Command{
 		Name: "users", Usage: "create users and roles of etcd, and turn authentication on", ArgsUsage: "[NAME=ROLE[,ROLE...]...]",
 		Flags: []cli.Flag{
@@ -40,7 +41,7 @@ authentication on, since it could not be run again.
 
 The roles are described in docs/how-to/etcd.md. A host or pool can be *, for all of them:
 
-  ` + strings.Join(roles, ", "),
+  ` + strings.Join(roles[:half], ", ") + ",\n  " + strings.Join(roles[half:], ", "),
 		Action: handle(clusterUsers, argument{name: "NAME=ROLE", optional: true, many: true}),
 	}
 }
@@ -123,13 +124,17 @@ func addRole(roles []cluster.Role, r store.Role) []cluster.Role {
 	if r.Name == store.RootRole {
 		return roles
 	}
-	for i := range roles {
-		if roles[i].Name == r.Name {
-			roles[i].Reads, roles[i].Writes = append(roles[i].Reads, r.Reads...), append(roles[i].Writes, r.Writes...)
-			return roles
-		}
+	at := slices.IndexFunc(roles, func(is cluster.Role) bool { return is.Name == r.Name })
+	if at < 0 {
+		roles, at = append(roles, cluster.Role{Name: r.Name}), len(roles)
 	}
-	return append(roles, cluster.Role(r))
+	for _, keys := range r.Reads {
+		roles[at].Reads = append(roles[at].Reads, cluster.KeyRange(keys))
+	}
+	for _, keys := range r.Writes {
+		roles[at].Writes = append(roles[at].Writes, cluster.KeyRange(keys))
+	}
+	return roles
 }
 
 // writePasswords writes the passwords of new users.

@@ -26,7 +26,7 @@ func coordinatorCommand() *cli.Command {
 		Usage:    "run a coordinator, elected among all candidates, which admits runs",
 		Description: `One of all candidates leads. If it stops, another one leads at once; if it dies, within 10
 seconds. Two or three candidates are enough, on hosts of their own or in sidecars ('berth
-sidecar --coordinator').
+sidecar --coordinator'). The leader also offers slots to the claims that wait, on all hosts.
 
 With --listen it serves /healthz, /readyz and /metrics. An address that other hosts can
 reach needs TLS, and --tokens-file or --client-ca, as that of a sidecar does.

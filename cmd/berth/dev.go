@@ -149,12 +149,15 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 	if err != nil {
 		return err
 	}
+	if err := upgradeDev(ctx, s, etcd, log); err != nil {
+		return err
+	}
 	cfg, err := sidecarConfig(s, log)
 	if err != nil {
 		return err
 	}
 	cfg.Policy.Open = devOpen(s)
-	cfg.Options.StateDir = filepath.Join(s.DataDir, stateFolder)
+	cfg.Options.StateDir, cfg.Options.Kind = filepath.Join(s.DataDir, stateFolder), instance.Server
 	endTracing, err := traceSidecar(ctx, s, &cfg)
 	if err != nil {
 		return err
@@ -199,6 +202,20 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 	err = st.stop()
 	server.Stop(sidecar.Revoke)
 	return errors.Join(err, <-done)
+}
+
+// upgradeDev upgrades the data of an earlier berth, for as long as etcd serves.
+func upgradeDev(ctx context.Context, s config.Settings, etcd *embed.Server, log hclog.Logger) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := inBackground(func() error { return upgradeOwn(ctx, s, log, func(string) {}) })
+	select {
+	case err := <-done:
+		return err
+	case err := <-etcd.Err():
+		cancel(fmt.Errorf("etcd has stopped: %w", err))
+		return <-done
+	}
 }
 
 // devOpen reports whether dev gives all roles to all callers: not if the settings identify callers,

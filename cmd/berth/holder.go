@@ -68,8 +68,8 @@ const minExecLease = 10 * time.Second
 // errDeleted is the problem of a pool that was deleted while slots of it were held.
 var errDeleted = problem.New(problem.PoolNotFound, "the pool was deleted")
 
-// checkLeases refuses pools whose leases are too short for exec. A pool that is
-// not there is left to the claim.
+// checkLeases refuses pools whose leases are too short for exec. A pool that is not there, or whose spec can't be read, is
+// left to the claim.
 func checkLeases(ctx context.Context, h holder, slots map[string]int) error {
 	for _, name := range sortedNames(slots) {
 		d, err := h.lease(ctx, name)
@@ -77,7 +77,7 @@ func checkLeases(ctx context.Context, h holder, slots map[string]int) error {
 		case problem.CodeOf(err) == problem.PoolNotFound:
 		case err != nil:
 			return err
-		case d < minExecLease:
+		case d > 0 && d < minExecLease:
 			return problem.New(problem.Invalid,
 				"pool '%s' has leases of %s, and exec needs %s to stop its command in time; 'berth pools set %s --lease-duration %s' changes that",
 				name, text.Duration(d), text.Duration(minExecLease), name, text.Duration(minExecLease))
@@ -91,7 +91,7 @@ func checkLeases(ctx context.Context, h holder, slots map[string]int) error {
 type directHolder struct{ client *instance.Client }
 
 func openDirect(ctx context.Context, o instance.Options) (holder, error) {
-	o.Role = "exec"
+	o.Role, o.Kind = "exec", instance.Command
 	client, err := instance.Open(ctx, o)
 	if err != nil {
 		return nil, err

@@ -27,7 +27,9 @@ still listed: LAST SEEN is when it last renewed its presence, "now" if that was 
 seconds ago. A coordinator that was seen earlier does not lead. CAPACITY is how many step
 instances it runs at a time. ACTIVE is how many it runs now, and how many runs were started
 through it. QUEUES are the queues of a worker. STATUS is that of a worker: working, draining,
-drained, stopping or stopped.
+drained, stopping or stopped. DISPATCHES is since when the instance is the dispatcher, which
+offers slots to the waiting claims of all hosts: the coordinator that leads, or without one an
+instance with waiting claims. If there is none, each instance serves its own.
 
 An instance that is gone is listed while it still holds something: if it restarts before
 its leases end, it keeps that. Otherwise it is lost, and retried if retries are left.
@@ -44,6 +46,9 @@ func hostsList(r *request) error {
 	if err := r.print(inspect.List[inspect.Host]{Items: f.Hosts}, func(out *page) { hostsTable(out, f.Hosts) }); err != nil {
 		return err
 	}
+	if w := f.Dispatch.Warning(); w != "" {
+		r.say("%s", w)
+	}
 	return unreadableFleet(f)
 }
 
@@ -59,18 +64,21 @@ func unreadableFleet(f *inspect.Fleet) error {
 func hostsTable(out *page, hosts []inspect.Host) {
 	var rows [][]string
 	for _, h := range hosts {
-		capacity, leader := "", ""
+		capacity, leader, dispatches := "", "", ""
 		if h.Capacity > 0 {
 			capacity = strconv.Itoa(h.Capacity)
 		}
 		if h.Leader {
 			leader = "leads"
 		}
+		if !h.DispatchesSince.IsZero() {
+			dispatches = text.Ago(out.now, h.DispatchesSince)
+		}
 		rows = append(rows, []string{
-			h.Host, h.Instance, h.Role, h.Status, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, pidText(h.PID), text.Ago(out.now, h.Since), h.SeenText(out.now),
+			h.Host, h.Instance, h.Role, h.Status, capacity, activeText(h), strings.Join(h.Queues, ","), leader, dispatches, h.Version, pidText(h.PID), text.Ago(out.now, h.Since), h.SeenText(out.now),
 		})
 	}
-	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "STATUS", "CAPACITY", "ACTIVE", "QUEUES", "LEADER", "VERSION", "PID", "SINCE", "LAST SEEN"}, rows)
+	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "STATUS", "CAPACITY", "ACTIVE", "QUEUES", "LEADER", "DISPATCHES", "VERSION", "PID", "SINCE", "LAST SEEN"}, rows)
 }
 
 // pidText is empty where none is known.

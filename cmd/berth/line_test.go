@@ -91,7 +91,7 @@ func TestArrange_LosesNothingOfACommandLine(t *testing.T) {
 
 func TestComplete_OffersWhatFits(t *testing.T) {
 	for _, tc := range []struct{ line, want string }{
-		{"", "dev server sidecar coordinator worker exec submit queue runs steps limits source pools claims hosts ready actions auth token apply export verify bench cluster certs version completion"},
+		{"", "dev server sidecar coordinator worker exec submit queue runs steps limits source pools claims hosts ready actions auth token apply export verify bench upgrade cluster certs version completion"},
 		{"po", "pools"},
 		{"pools ", "list info set delete pause resume"},
 		{"pools s", "set"},

@@ -27,6 +27,7 @@ import (
 	"github.com/berthhq/berth/internal/manifest"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/pool"
 )
 
 var outputFlag = &cli.StringFlag{
@@ -459,7 +460,9 @@ func onUsageError(c *cli.Context, err error, _ bool) error {
 	switch {
 	case unknown:
 		said = "unknown flag --" + strings.TrimLeft(flag, "-")
-		if near := text.Nearest(strings.TrimLeft(flag, "-"), flagNames(c)); near != "" {
+		if said == "unknown flag --retain" {
+			said += ": " + pool.RetainRemoved
+		} else if near := text.Nearest(strings.TrimLeft(flag, "-"), flagNames(c)); near != "" {
 			said += ": did you mean --" + near + "?"
 		}
 	case needs:

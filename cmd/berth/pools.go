@@ -7,17 +7,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berthhq/berth/coordinator/run"
-	"github.com/berthhq/berth/internal/audit"
-	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar/api"
-
 	"github.com/urfave/cli/v2"
 
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func poolsCommand() *cli.Command {
@@ -103,13 +103,10 @@ func poolText(out *page, p inspect.Pool) {
 			[]string{"limit", pool.LimitText(p.Limit)},
 			[]string{"lease", leaseText(time.Duration(p.LeaseDuration))},
 			[]string{"reserve", pool.ReserveText(time.Duration(p.ReserveAfter))})
-		if d := pool.RetainText(time.Duration(p.Retain)); d != "" {
-			rows = append(rows, []string{"retain", d})
-		}
 	}
 	rows = append(rows, []string{"claimed", strconv.Itoa(p.Claimed)}, []string{"waiting", strconv.Itoa(p.Waiting)})
-	if d := inspect.DispatcherText(p.Dispatcher); d != "" {
-		rows = append(rows, []string{"dispatcher", d})
+	if p.Waiting > 0 {
+		rows = append(rows, []string{"dispatcher", inspect.DispatcherText(p.Dispatcher)})
 	}
 	out.columns(rows)
 }
@@ -154,14 +151,9 @@ func poolsSetCommand() *cli.Command {
 		ArgsUsage: "POOL [LIMIT]",
 		Description: `LIMIT is a number of slots, 0 to close the pool, or -1 for no limit. A new pool needs one.
 Settings that no flag names are not changed. A lower limit stops no holder: no more slots
-are granted until enough are released.
-
-With --retain, a host that does not notice that its lease has ended in etcd can grant
-retained slots for up to 90s while another host has them too. Do not use it where two
-holders do harm. Pools of tasks retain slots by default: --retain 0s turns it off.`,
+are granted until enough are released.`,
 		Flags: wayFlags(
 			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which the slots of a dead holder are free", DefaultText: unchanged + ", " + text.Duration(pool.DefaultLeaseDuration) + " in a new pool"},
-			&cli.DurationFlag{Name: "retain", Usage: "longest `TIME` for which a host retains released slots for its next claims; 0 for none", DefaultText: unchanged + ", 0 in a new pool, " + text.Duration(pool.DefaultTaskRetain) + " in one of a task"},
 			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` after which no later waiter passes a waiter; 0 for at once, -1 for never", DefaultText: unchanged + ", " + text.Duration(pool.DefaultReserveAfter) + " in a new pool"},
 		),
 		Action: handle(poolsSet, poolArgument, argument{name: "a limit", optional: true}),
@@ -188,7 +180,7 @@ func poolChange(c *cli.Context, limit []string) (pool.Change, error) {
 			return change, usagef("LIMIT %s", problem.Of(err).Message)
 		}
 		change.Limit = &n
-	} else if !slices.ContainsFunc([]string{"lease-duration", "retain", "reserve-after"}, c.IsSet) {
+	} else if !slices.ContainsFunc([]string{"lease-duration", "reserve-after"}, c.IsSet) {
 		return change, usagef("a limit is missing: give LIMIT, or a setting to change, such as --lease-duration")
 	}
 	if c.IsSet("lease-duration") {
@@ -197,10 +189,6 @@ func poolChange(c *cli.Context, limit []string) (pool.Change, error) {
 			return change, usagef("--lease-duration can't be %q: it is a duration such as 30s, 5m or 1h30m", c.String("lease-duration"))
 		}
 		change.LeaseDuration = &d
-	}
-	if c.IsSet("retain") {
-		d := c.Duration("retain")
-		change.Retain = &d
 	}
 	if c.IsSet("reserve-after") {
 		d, err := pool.ParseReserveAfter(c.String("reserve-after"))
@@ -229,8 +217,7 @@ func setPool(r *request, name string, change pool.Change) error {
 	if err != nil {
 		return err
 	}
-	warnOfExcess(r, after.Status)
-	warnOfRetain(r, name, put.Spec.Retain)
+	warnOfExcess(r.Context, after.Status)
 	return r.print(inspect.PoolOf(after.Status), func(out *page) { setText(out, name, put, before.Spec, before.SpecRevision != 0) })
 }
 
@@ -248,18 +235,11 @@ func setText(out *page, name string, put pool.Put, before pool.Spec, known bool)
 }
 
 // warnOfExcess warns if more slots are claimed than the limit.
-func warnOfExcess(r *request, p pool.Status) {
+func warnOfExcess(c *cli.Context, p pool.Status) {
 	if p.Limit != pool.Unlimited && p.Claimed > p.Limit {
 		more := p.Claimed - p.Limit
-		r.say("warning: %s of '%s' %s claimed, above its limit of %d; no holder is stopped, and no slots are granted until %d %s released",
+		say(c, "warning: %s of '%s' %s claimed, above its limit of %d; no holder is stopped, and no slots are granted until %d %s released",
 			text.Count(p.Claimed, "slot"), p.Name, are(p.Claimed), p.Limit, more, are(more))
-	}
-}
-
-// warnOfRetain warns of a pool that retains released slots.
-func warnOfRetain(r *request, name string, retain time.Duration) {
-	if retain > 0 {
-		r.say("warning: '%s' retains released slots, so a host that does not notice that its lease has ended in etcd can grant them for up to 90s while another host has them; where two holders do harm, turn it off: berth pools set %s --retain 0s", name, name)
 	}
 }
 
@@ -274,7 +254,6 @@ func specChanges(old, new pool.Spec) []string {
 	differs("limit", pool.LimitText(old.Limit), pool.LimitText(new.Limit))
 	differs("lease", text.Duration(old.LeaseDuration), text.Duration(new.LeaseDuration))
 	differs("reserve", pool.ReserveText(old.ReserveAfter), pool.ReserveText(new.ReserveAfter))
-	differs("retain", text.Duration(old.Retain), text.Duration(new.Retain))
 	switch {
 	case new.Paused && !old.Paused:
 		all = append(all, "paused")
@@ -445,7 +424,7 @@ func orphanedOf(r *request, holders []pool.HolderStatus, waiters []pool.WaiterSt
 		}
 	}
 	slices.Sort(ended)
-	stuck, err := pool.Stuck(r.ctx(), r.backend, r.keys, slices.Compact(ended))
+	stuck, err := list.Stuck(r.ctx(), r.backend, r.keys, slices.Compact(ended))
 	return all, stuck, err
 }
 

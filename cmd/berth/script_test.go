@@ -18,8 +18,10 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/internal/testcert"
@@ -38,6 +40,7 @@ const (
 //	etcd                starts an etcd for this script and exports BERTH_ENDPOINTS
 //	etcd stop|start     stops it, and starts it again at the same address
 //	etcd put KEY VALUE  writes a key
+//	etcd delete KEY     deletes a key
 //	etcd tls            starts one that wants certificates of the authority of certs
 //	frozen              exports an address in FROZEN whose process accepts connections, and never answers
 //	answers TEXT        exports an address in ANSWERS whose process answers every connection with TEXT
@@ -121,8 +124,12 @@ func scriptEtcd(ts *testscript.TestScript, _ bool, args []string) {
 		c := w.etcd.Client(w.tb)
 		_, err := c.Txn(w.tb.Context(), putRequest(args[1], args[2]))
 		ts.Check(err)
+	case args[0] == "delete" && len(args) == 2:
+		c := w.etcd.Client(w.tb)
+		_, err := c.Txn(w.tb.Context(), &pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(args[1])}})
+		ts.Check(err)
 	default:
-		ts.Fatalf("usage: etcd [tls|stop|start|put KEY VALUE]")
+		ts.Fatalf("usage: etcd [tls|stop|start|put KEY VALUE|delete KEY]")
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/cluster"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/lograte"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed"
@@ -67,7 +68,7 @@ func serveServer(r *request) error {
 	if err != nil {
 		return err
 	}
-	cfg.Options.StateDir = filepath.Join(s.DataDir, stateFolder)
+	cfg.Options.StateDir, cfg.Options.Kind = filepath.Join(s.DataDir, stateFolder), instance.Server
 	if cfg.DrainTimeout, err = drainTimeout(r.Duration(drainFlagName)); err != nil {
 		return err
 	}
@@ -190,6 +191,9 @@ func (m *etcdMember) run(ctx context.Context) error {
 	completing.Go(func() { m.complete(completed, etcd.ID(), self.PeerURL) })
 	completing.Go(func() {
 		if m.awaitVote(completed, etcd.IsLearner) {
+			if err := m.upgrade(completed); err != nil && completed.Err() == nil {
+				m.log.Error("the data of an earlier berth can't be upgraded", "error", err)
+			}
 			m.waits.Store(nil)
 			close(m.serves)
 			m.watchLeader(completed, etcd, founding)
@@ -204,6 +208,14 @@ func (m *etcdMember) run(ctx context.Context) error {
 	cancel()
 	completing.Wait()
 	return errors.Join(err, etcd.Close())
+}
+
+// upgrade upgrades the data of a server alone. In a cluster, others may use the data: there, operators do it.
+func (m *etcdMember) upgrade(ctx context.Context) error {
+	if !m.s.Alone() {
+		return nil
+	}
+	return upgradeOwn(ctx, m.s, m.log, m.waitsFor)
 }
 
 const (

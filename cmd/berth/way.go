@@ -98,8 +98,7 @@ func (w way) setPool(name string, change pool.Change) error {
 	if err != nil {
 		return err
 	}
-	warnOfExcess(r, pool.Status{Name: name, Spec: specOf(*after), Claimed: after.Claimed})
-	warnOfRetain(r, name, time.Duration(after.Retain))
+	warnOfExcess(r.Context, pool.Status{Name: name, Spec: specOf(*after), Claimed: after.Claimed})
 	put := pool.Put{Spec: specOf(*after), Created: !exists}
 	was := pool.Spec{}
 	if exists {
@@ -112,7 +111,7 @@ func (w way) setPool(name string, change pool.Change) error {
 func changeOf(ch pool.Change) api.PoolChange {
 	return api.PoolChange{
 		Limit: ch.Limit, LeaseDuration: (*api.Duration)(ch.LeaseDuration), ReserveAfter: (*api.Duration)(ch.ReserveAfter),
-		Retain: (*api.Duration)(ch.Retain), Paused: ch.Paused,
+		Paused: ch.Paused,
 	}
 }
 
@@ -139,16 +138,13 @@ func (w way) declared() declared {
 			_, _, err := w.changeLimits(change)
 			return err
 		},
-		setPool: func(p poolPlan) (pool.Spec, error) {
+		setPool: func(p poolPlan) error {
 			set := c.ChangePool
 			if p.Action == creates {
 				set = c.SetPool
 			}
-			after, err := set(ctx, p.Name, changeOf(p.change))
-			if err != nil {
-				return pool.Spec{}, err
-			}
-			return specOf(*after), nil
+			_, err := set(ctx, p.Name, changeOf(p.change))
+			return err
 		},
 		deletePool: func(name string) error { return c.DeletePool(ctx, name) },
 	}
@@ -158,7 +154,7 @@ func (w way) declared() declared {
 func specOf(p api.Pool) pool.Spec {
 	return pool.Spec{
 		Limit: p.Limit, LeaseDuration: time.Duration(p.LeaseDuration), ReserveAfter: time.Duration(p.ReserveAfter),
-		Retain: time.Duration(p.Retain), Paused: p.Paused,
+		Paused: p.Paused,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/registry"
 )
 
@@ -37,7 +38,7 @@ func (s *shelf) try(id string, steps ...Spec) (created bool, err error) {
 
 // limits are those of the pools that there are.
 func (s *shelf) limits() string {
-	all, err := pool.Read(s.t.Context(), s.Backend, s.Keys)
+	all, err := list.Read(s.t.Context(), s.Backend, s.Keys)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -100,10 +100,10 @@ func stepsSuite() suite {
 			"             what a step costs if more workers share a queue\n" +
 			"  paced      the same with steps that take about 200ms, 32 of them at a time: most places\n" +
 			"             are free, and workers are woken for single steps\n\n" +
-			"Workers retain the slots of tasks for 1s, unless --retain says otherwise.\n\n" +
 			"Workers and the coordinator run in this process, each on connections and under a\n" +
 			"host name of its own. All writes of the etcd are counted, also those of others.",
-		flags: append(stepFlags(),
+		flags: append(bench.Flags("measure only what has a target, in 3 rounds of 2,000 steps, and 4,000 for 8 workers",
+			"`TIME` of the floor in a round; steps take as long as they take", "enabled/4w/10r"),
 			&cli.IntFlag{Name: "steps", Value: defaultSteps, Usage: "`NUMBER` of steps in each load of 4 workers, 100 to 100000"},
 			&cli.IntSliceFlag{Name: "workers", Value: cli.NewIntSlice(workerNumbers...), Usage: "`NUMBERS` of workers of the cases busy and paced, comma-separated"},
 			&cli.IntFlag{Name: "queues", Value: 1, Usage: "`NUMBER` of queues of the cases busy and paced; each worker takes from one"},
@@ -115,18 +115,6 @@ func stepsSuite() suite {
 		},
 		table: writeSteps,
 	}
-}
-
-// stepFlags are the flags that steps have like claims: but the pools of tasks retain their slots.
-func stepFlags() []cli.Flag {
-	flags := bench.Flags("measure only what has a target, in 3 rounds of 2,000 steps, and 4,000 for 8 workers",
-		"`TIME` of the floor in a round; steps take as long as they take", "enabled/4w/10r")
-	for _, f := range flags {
-		if f, ok := f.(*cli.DurationFlag); ok && f.Name == "retain" {
-			f.Value = bench.TaskRetain
-		}
-	}
-	return flags
 }
 
 // stepNumbers returns how many steps a load has, and how many that of the case with the

@@ -38,20 +38,26 @@ type target struct {
 	figure   figure
 }
 
-// targets are those of all suites: no two suites have a case in common.
+// targets are those of all suites: no two suites have a case in common. Those of claims that need not wait are shares of what
+// batches of puts and deletes without any logic reach: 2.5 times the floor with 64 clients, 4 times with 256.
 var targets = []target{
-	{"claim p50, 1 client", "uncontended/go/1c/1h/1p", true, 1.25, "× a plain put", claimToPut},
-	{"64 clients, uncontended", "uncontended/go/64c/1h/1p", false, 2.2, "× the floor", ratio},
-	{"256 clients, uncontended", "uncontended/go/256c/1h/1p", false, 3.0, "× the floor", ratio},
-	{"256 clients on 4 hosts, uncontended", "uncontended/go/256c/4h/1p", false, 2.0, "× the floor", ratio},
-	{"256 clients, limit 32", "contended/go/256c/1h/1p", false, 1.0, "× the floor", ratio},
-	{"256 clients on 4 hosts, limit 32", "contended/go/256c/4h/1p", false, 0.5, "× the floor", ratio},
-	{"pool full, hold 5 ms, 64 clients on 8 slots", "full/go/64c/1h/1p", false, 88, "% of slot time used", used},
-	{"pool full, hold 5 ms, 256 clients on 32 slots", "full/go/256c/1h/1p", false, 85, "% of slot time used", used},
+	{"claim p50, 1 client", "uncontended/go/1c/1h/1p", true, 1.3, "× a plain put", claimToPut},
+	{"64 clients, uncontended", "uncontended/go/64c/1h/1p", false, 2.5, "× the floor", ratio},
+	{"256 clients, uncontended", "uncontended/go/256c/1h/1p", false, 3.25, "× the floor", ratio},
+	{"64 clients on 4 hosts, uncontended", "uncontended/go/64c/4h/1p", false, 1.6, "× the floor", ratio},
+	{"256 clients on 4 hosts, uncontended", "uncontended/go/256c/4h/1p", false, 2.4, "× the floor", ratio},
+	{"64 clients, limit 8", "contended/go/64c/1h/1p", false, 1.2, "× the floor", ratio},
+	{"256 clients, limit 32", "contended/go/256c/1h/1p", false, 2, "× the floor", ratio},
+	{"64 clients on 4 hosts, limit 8", "contended/go/64c/4h/1p", false, 0.35, "× the floor", ratio},
+	{"256 clients on 4 hosts, limit 32", "contended/go/256c/4h/1p", false, 0.75, "× the floor", ratio},
+	{"pool full, hold 5 ms, 64 clients on 8 slots", "full/go/64c/1h/1p", false, 75, "% of slot time used", used},
+	{"pool full, hold 5 ms, 256 clients on 32 slots", "full/go/256c/1h/1p", false, 68, "% of slot time used", used},
+	{"pool full, hold 5 ms, 64 clients on 4 hosts and 8 slots", "full/go/64c/4h/1p", false, 64, "% of slot time used", used},
+	{"pool full, hold 5 ms, 256 clients on 4 hosts and 32 slots", "full/go/256c/4h/1p", false, 52, "% of slot time used", used},
 	{"transfer p50, 1 host", "transfer/go/8c/1h/1p", true, 2, "× a plain put", transferP50},
 	{"transfer p99, 1 host", "transfer/go/8c/1h/1p", true, 15, "× a plain put", transferP99},
 	{"longest wait, 1 host", "transfer/go/8c/1h/1p", true, 1.5, "× the fair wait", longestWait},
-	{"transfer p50, 4 hosts", "transfer/go/8c/4h/1p", true, 4, "× a plain put", transferP50},
+	{"transfer p50, 4 hosts", "transfer/go/8c/4h/1p", true, 3.6, "× a plain put", transferP50},
 	{"transfer p99, 4 hosts", "transfer/go/8c/4h/1p", true, 15, "× a plain put", transferP99},
 	{"longest wait, 4 hosts", "transfer/go/8c/4h/1p", true, 1.5, "× the fair wait", longestWait},
 	{"64 clients over HTTP, uncontended", "uncontended/http/64c/1h/1p", false, 0.6, "× the floor", ratio},
@@ -70,38 +76,21 @@ var targets = []target{
 	{"a step over its life, no limits", "baseline/4w/10r", true, 1, "etcd transactions", stepTransactions},
 	{"tasks without a limit where others have one", "unlimited/4w/10r", true, 0, "claims of slots", slotClaims},
 	{"and what is written of a step", "unlimited/4w/10r", true, 1.01, "× the writes without a task", stepWrites},
-	{"all limited", "enabled/4w/10r", false, 0.9, "× without limits", stepRatio},
+	{"all limited", "enabled/4w/10r", false, 0.85, "× without limits", stepRatio},
 	{"a step over its life, all limited", "enabled/4w/10r", true, 1, "etcd transactions", stepTransactions},
 	{"taking with a slot, p50", "enabled/4w/10r", true, 1, "ms more", takeAdded},
 	{"completing with a slot, p50", "enabled/4w/10r", true, 1, "ms more", completeAdded},
 	{"1 of 100 limited", "mixed/4w/10r", false, 0.97, "× without limits", stepRatio},
 	{"taking with a slot, one at a time, p50", "enabled/1w/1r", true, 1, "ms more", takeAdded},
 	{"completing with a slot, one at a time, p50", "enabled/1w/1r", true, 1, "ms more", completeAdded},
-	{"8 workers × 30, limit 500", "high/8w/30r", false, 0.9, "× without limits", stepRatio},
-	{"limit 10 binds", "binding/4w/10r", false, 0.9, "× 10 at a time without limits", bindingRatio},
-}
-
-// retainedTargets are those of claims whose slots hosts retain, in place of the others of the case.
-var retainedTargets = []target{
-	{"claim p50, 1 client", "uncontended/go/1c/1h/1p", true, 0.05, "× a plain put", claimToPut},
-	{"64 clients, uncontended", "uncontended/go/64c/1h/1p", false, 20, "× the floor", ratio},
-	{"256 clients, uncontended", "uncontended/go/256c/1h/1p", false, 20, "× the floor", ratio},
-	{"64 clients on 4 hosts, uncontended", "uncontended/go/64c/4h/1p", false, 15, "× the floor", ratio},
-	{"64 clients on 4 hosts, limit 8", "contended/go/64c/4h/1p", false, 5, "× the floor", ratio},
-	{"256 clients on 4 hosts, limit 32", "contended/go/256c/4h/1p", false, 5, "× the floor", ratio},
-	{"pool full, hold 5 ms, 64 clients on 8 slots, 4 hosts", "full/go/64c/4h/1p", false, 95, "% of slot time used", used},
-	{"pool full, hold 5 ms, 256 clients on 32 slots, 4 hosts", "full/go/256c/4h/1p", false, 93, "% of slot time used", used},
-	{"longest wait, uneven demand of 4 hosts", "uneven/go/64c/4h/1p", true, 1, "× the fair wait and twice the time to retain", unevenWait},
-	{"a host without a slot, uneven demand", "uneven/go/64c/4h/1p", true, 1, "× the fair wait and twice the time to retain", unevenAbsence},
-	{"claim p50, 1 client over HTTP", "uncontended/http/1c/1h/1p", true, 0.35, "× a plain put", claimToPut},
-	{"64 clients over HTTP, uncontended", "uncontended/http/64c/1h/1p", false, 2, "× the floor", ratio},
-	{"recall p50, 4 hosts", "transfer/go/8c/4h/1p", true, 4, "× a plain put", transferP50},
+	{"8 workers × 30, limit 500", "high/8w/30r", false, 0.85, "× without limits", stepRatio},
+	{"limit 10 binds", "binding/4w/10r", false, 0.85, "× 10 at a time without limits", bindingRatio},
 }
 
 // hasTarget reports whether a case has a target, or another one is compared with it.
 func hasTarget(name string) bool {
 	of := func(t target) bool { return t.of == name }
-	return name == freeCase || slices.ContainsFunc(targets, of) || slices.ContainsFunc(retainedTargets, of)
+	return name == freeCase || slices.ContainsFunc(targets, of)
 }
 
 // judge returns the verdicts on what was measured.
@@ -111,20 +100,13 @@ func judge(rows []*row) []verdict {
 		byName[r.Name], r.others = r, byName
 	}
 	all := []verdict{}
-	add := func(of []target, may func(*row) bool) {
-		for _, t := range of {
-			if r := byName[t.of]; r != nil && r.Error == "" && may(r) {
-				if v := t.judge(r); v.Numbers != "" {
-					all = append(all, v)
-				}
+	for _, t := range targets {
+		if r := byName[t.of]; r != nil && r.Error == "" {
+			if v := t.judge(r); v.Numbers != "" {
+				all = append(all, v)
 			}
 		}
 	}
-	retains := func(r *row) bool {
-		return r.Retain > 0 && slices.ContainsFunc(retainedTargets, func(t target) bool { return t.of == r.Name })
-	}
-	add(targets, func(r *row) bool { return !retains(r) })
-	add(retainedTargets, retains)
 	return all
 }
 
@@ -174,18 +156,6 @@ func transferP99(r *row) (float64, string) {
 func longestWait(r *row) (float64, string) {
 	fair := bench.Millis(r.Hold) * float64(r.Clients-1)
 	return r.Claim.Max / fair, fmt.Sprintf("%.0f ms against %.0f ms", r.Claim.Max, fair)
-}
-
-// unevenWait compares the longest wait with the one that may be expected: slots may be retained for a
-// while, and it takes as long to give them back.
-func unevenWait(r *row) (float64, string) { return r.toWait(r.Wait.Longest) }
-
-// unevenAbsence compares the longest time of a host without a slot with the same.
-func unevenAbsence(r *row) (float64, string) { return r.toWait(r.Wait.WithoutSlot) }
-
-func (r *row) toWait(ms float64) (float64, string) {
-	most := r.Wait.Fair + 2*r.Wait.Retain
-	return ms / most, fmt.Sprintf("%.0f ms against %.0f + 2 × %.0f ms", ms, r.Wait.Fair, r.Wait.Retain)
 }
 
 func idleMemory(r *row) (float64, string) {

@@ -112,7 +112,7 @@ func extremes(own string, id func() string) (all []request) {
 		}
 	}
 	for _, d := range extremeTimes {
-		for _, field := range []string{"lease_duration", "reserve_after", "retain"} {
+		for _, field := range []string{"lease_duration", "reserve_after"} {
 			for _, pool := range []string{calmPool, own} {
 				all = append(all, request{http.MethodPatch, "/v1/pools/" + pool, fmt.Sprintf(`{%q:%q}`, field, d), false})
 			}

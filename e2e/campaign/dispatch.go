@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"syscall"
 	"time"
@@ -18,8 +17,11 @@ import (
 
 const (
 	// movesWithin is how long a queue may stand still after its dispatcher was lost, while a
-	// waiter fits and etcd serves.
-	movesWithin = 3 * time.Second
+	// waiter fits and etcd serves: the dispatcher is silent for patience, which doubles with each take-over of the last minute, up to
+	// mostPatience.
+	movesWithin  = 3500 * time.Millisecond
+	patience     = 2 * time.Second
+	mostPatience = 24 * time.Second
 	// quietAfter is how long after a fault of etcd or the network no queue has to move.
 	quietAfter = 5 * time.Second
 	// attributed is for how long a queue that stands still is counted with a fault.
@@ -34,54 +36,40 @@ type notApplicable string
 // Error names what does not exist.
 func (n notApplicable) Error() string { return "not applicable: " + string(n) }
 
-// dispatcher is an instance that dispatches a pool.
+// dispatcher is the instance that dispatches.
 type dispatcher struct {
-	pool, instance string
-	host           *host
-	pid            int
+	instance string
+	host     *host
+	pid      int
 }
 
-// dispatcher reads which instance dispatches a pool now; n chooses among the pools.
-func (c *campaign) dispatcher(ctx context.Context, n uint64) (d dispatcher, err error) {
-	names := slices.Sorted(maps.Keys(specs))
-	var gets []clientv3.Op
-	for _, name := range names {
-		gets = append(gets, clientv3.OpGet(c.referee.keys.Dispatcher(name)))
-	}
+// dispatcher reads which instance dispatches now.
+func (c *campaign) dispatcher(ctx context.Context) (d dispatcher, err error) {
 	read := false
 	within, cancel := context.WithTimeout(ctx, queues)
 	defer cancel()
 	if !until(within, 50*time.Millisecond, func() bool {
-		var all []dispatcher
 		err = c.cluster.do(within, func(ctx context.Context, e *clientv3.Client) error {
-			all = nil
-			resp, err := e.Txn(ctx).Then(gets...).Commit()
-			if err != nil {
+			resp, err := e.Get(ctx, c.referee.keys.Dispatcher()+"role")
+			if err != nil || len(resp.Kvs) == 0 {
 				return err
 			}
-			for i, r := range resp.Responses {
-				for _, kv := range r.GetResponseRange().Kvs {
-					v, err := e2e.ReadDispatcher(kv.Value)
-					if err != nil {
-						return err
-					}
-					at := slices.IndexFunc(c.hosts, func(h *host) bool { return h.name == v.Host })
-					if at < 0 {
-						return fmt.Errorf("a dispatcher on host %q", v.Host)
-					}
-					all = append(all, dispatcher{pool: names[i], host: c.hosts[at], instance: v.Instance})
-				}
+			var v struct{ Host, Instance string }
+			if err := json.Unmarshal(resp.Kvs[0].Value, &v); err != nil {
+				return err
 			}
+			at := slices.IndexFunc(c.hosts, func(h *host) bool { return h.name == v.Host })
+			if at < 0 {
+				return fmt.Errorf("a dispatcher on host %q", v.Host)
+			}
+			d = dispatcher{host: c.hosts[at], instance: v.Instance}
 			return nil
 		})
 		read = read || err == nil
-		if err == nil && len(all) > 0 {
-			d = all[n%uint64(len(all))]
-		}
 		return d.host != nil
 	}) {
 		if read {
-			err = notApplicable("no pool has a dispatcher")
+			err = notApplicable("nobody dispatches")
 		}
 		return d, err
 	}
@@ -101,20 +89,20 @@ func (c *campaign) dispatcher(ctx context.Context, n uint64) (d dispatcher, err 
 	return d, err
 }
 
-// breakDispatcher kills or stops the process of the instance that dispatches a pool, or cuts
+// breakDispatcher kills or stops the process of the instance that dispatches, or cuts
 // its host off from etcd.
 func (c *campaign) breakDispatcher(ctx context.Context, f fault) (heal, error) {
-	d, err := c.dispatcher(ctx, f.N)
+	d, err := c.dispatcher(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c.tell("%s: %s/%s, process %d, dispatches %s", f.Kind, d.host.name, d.instance, d.pid, d.pool)
+	c.tell("%s: %s/%s, process %d, dispatches", f.Kind, d.host.name, d.instance, d.pid)
 	p := d.host.processOf(d.pid)
 	if p == nil && f.Kind == "stop-dispatcher" {
 		return nil, notApplicable("the dispatcher is a berth exec, and no other process watches its command")
 	}
 	c.mu.Lock()
-	c.moves.lost = append(c.moves.lost, loss{f.Kind, d.pool, time.Now()})
+	c.moves.lost = append(c.moves.lost, loss{f.Kind, time.Now()})
 	c.mu.Unlock()
 	switch {
 	case f.Kind == "cut-dispatcher":
@@ -130,10 +118,9 @@ func (c *campaign) breakDispatcher(ctx context.Context, f fault) (heal, error) {
 // span is a time.
 type span struct{ from, to time.Time }
 
-// loss is when a pool lost its dispatcher.
+// loss is when all pools lost their dispatcher.
 type loss struct {
 	kind kind
-	pool string
 	at   time.Time
 }
 
@@ -142,6 +129,7 @@ type moves struct {
 	begun     []time.Time // faults of any kind
 	disturbed []span
 	lost      []loss
+	takeOvers []time.Time
 
 	longest time.Duration
 	after   map[kind]moved
@@ -198,7 +186,7 @@ func (m *moves) judge(gaps []e2e.Gap, wrong func(rule, text string)) {
 	for _, g := range parts {
 		took := g.To.Sub(g.From)
 		m.longest = max(m.longest, took)
-		if took > movesWithin {
+		if took > m.within(g.From) {
 			wrong("queue", fmt.Sprintf("the queue of %s stood still for %s from %s on, while %s fitted and etcd served%s",
 				g.Pool, took.Round(time.Millisecond), g.From.UTC().Format("15:04:05.000"), g.Waiter, m.reason(g)))
 		}
@@ -206,7 +194,7 @@ func (m *moves) judge(gaps []e2e.Gap, wrong func(rule, text string)) {
 	for _, l := range m.lost {
 		a, stood := m.after[l.kind], false
 		for _, g := range parts {
-			if g.Pool == l.pool && !g.From.Before(l.at) && g.From.Sub(l.at) < attributed {
+			if !g.From.Before(l.at) && g.From.Sub(l.at) < attributed {
 				a.longest, stood = max(a.longest, g.To.Sub(g.From)), true
 			}
 		}
@@ -218,15 +206,45 @@ func (m *moves) judge(gaps []e2e.Gap, wrong func(rule, text string)) {
 	m.begun, m.disturbed, m.lost = nil, nil, nil
 }
 
+// within is how long a queue may stand still from a time on.
+func (m *moves) within(from time.Time) time.Duration {
+	p := patience
+	for _, at := range m.takeOvers {
+		if since := from.Sub(at); since > 0 && since <= time.Minute {
+			p = min(2*p, mostPatience)
+		}
+	}
+	return movesWithin + p - patience
+}
+
 // reason names the last loss of a dispatcher before a gap.
 func (m *moves) reason(g e2e.Gap) (text string) {
 	for _, l := range m.lost {
-		if since := g.From.Sub(l.at); l.pool == g.Pool && since >= 0 {
+		if since := g.From.Sub(l.at); since >= 0 {
 			text = fmt.Sprintf(", %s after %s", since.Round(time.Millisecond), l.kind)
 		}
 	}
 	return text
 }
+
+// standstills are what the referee has seen of queues, and what is not judged yet.
+type standstills struct {
+	gaps      []e2e.Gap
+	takeOvers []time.Time
+}
+
+// take takes over what a history has found.
+func (q *standstills) take(h *e2e.History) {
+	q.gaps = append(q.gaps, h.Gaps()...)
+	for _, at := range h.TakeOvers() {
+		if !slices.ContainsFunc(q.takeOvers, at.Equal) {
+			q.takeOvers = append(q.takeOvers, at)
+		}
+	}
+}
+
+// judged drops the gaps.
+func (q *standstills) judged() { q.gaps = nil }
 
 // judgeMoves judges the queues of a phase.
 func (c *campaign) judgeMoves() {
@@ -235,6 +253,7 @@ func (c *campaign) judgeMoves() {
 	defer r.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.moves.judge(r.gaps, r.wrong)
-	r.gaps = nil
+	c.moves.takeOvers = r.standing.takeOvers
+	c.moves.judge(r.standing.gaps, r.wrong)
+	r.standing.judged()
 }

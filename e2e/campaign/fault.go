@@ -364,7 +364,7 @@ func (c *campaign) operate(ctx context.Context, args ...string) (out string, err
 // setPool gives a pool its settings. Until that is done the limit may be the one before.
 func (c *campaign) setPool(ctx context.Context, name string) error {
 	p := specs[name]
-	_, err := c.operate(ctx, "pools", "set", name, fmt.Sprint(p.limit), "--lease-duration", p.lease.String(), "--reserve-after", "5s", "--retain", p.retain.String())
+	_, err := c.operate(ctx, "pools", "set", name, fmt.Sprint(p.limit), "--lease-duration", p.lease.String(), "--reserve-after", "5s")
 	if err == nil {
 		c.referee.with(func(s *stays) { s.limit(name, now(), p.limit) })
 	}
@@ -378,11 +378,7 @@ func (c *campaign) changeLimit(ctx context.Context, f fault) (heal, error) {
 	c.referee.with(func(s *stays) { s.limit(name, now(), max(n, most)) })
 	_, err := c.operate(ctx, "pools", "set", name, fmt.Sprint(n))
 	if err == nil {
-		at := now()
-		if specs[name].retain > 0 {
-			at += int64(changeWithin)
-		}
-		c.referee.with(func(s *stays) { s.limit(name, at, n) })
+		c.referee.with(func(s *stays) { s.limit(name, now(), n) })
 	}
 	return func(ctx context.Context) error {
 		c.referee.with(func(s *stays) { s.limit(name, now(), max(n, most)) })

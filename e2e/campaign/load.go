@@ -23,18 +23,15 @@ import (
 
 // poolSpec is a pool of the campaign. Leases are short, so that faults outlast them.
 type poolSpec struct {
-	limit  int
-	lease  time.Duration
-	retain time.Duration
+	limit int
+	lease time.Duration
 }
 
 // specs are all pools. That of "one" never changes: its holders follow each other.
 var specs = map[string]poolSpec{
-	"db": {6, 5 * time.Second, 500 * time.Millisecond}, "api": {12, 5 * time.Second, 0},
-	"bulk": {80, 5 * time.Second, time.Second}, "one": {1, 5 * time.Second, 300 * time.Millisecond},
-	"tmp": {5, 5 * time.Second, 0}, "gpu": {3, 10 * time.Second, 0}, "cpu": {5, 10 * time.Second, 0},
-	"crowd": {8, 5 * time.Second, 250 * time.Millisecond}, keptPool: {6, 10 * time.Second, 0},
-	calmPool: {8, 10 * time.Second, 0}, spitePool: {30, 5 * time.Second, 0},
+	"db": {6, 5 * time.Second}, "api": {12, 5 * time.Second}, "bulk": {80, 5 * time.Second}, "one": {1, 5 * time.Second},
+	"tmp": {5, 5 * time.Second}, "gpu": {3, 10 * time.Second}, "cpu": {5, 10 * time.Second}, "crowd": {8, 5 * time.Second},
+	keptPool: {6, 10 * time.Second}, calmPool: {8, 10 * time.Second}, spitePool: {30, 5 * time.Second},
 }
 
 const (
@@ -48,10 +45,6 @@ const (
 
 // kept says that a claim is held until the process rests, if its time is not over before.
 func kept(slots map[string]int) bool { return slots[keptPool]+slots[calmPool] > 0 }
-
-// changeWithin is how long slots that are retained may be granted again under the settings of
-// before: see docs/how-to/retain.md.
-const changeWithin = time.Second
 
 // load is what the jobs of one host ask for, from one process.
 type load struct {

@@ -418,7 +418,7 @@ func (c *campaign) awaitServed(ctx context.Context, n int) error {
 
 // transient are the kinds of keys, by what follows the prefix of all, that are there only
 // while something is under way. Of a pool only the spec remains.
-var transient = []string{"active", "ready", "revoke"}
+var transient = []string{"active", "ids", "offers", "pending", "ready", "revoke"}
 
 // remnants returns the keys that only work under way has. The mark of a canceled run remains with the
 // record of the run. A neighbor may revoke a claim that it made with the id of the other's when that has

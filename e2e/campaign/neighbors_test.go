@@ -171,7 +171,7 @@ func TestExtremesNameEachFieldAndHaveAnIDOfTheirOwn(t *testing.T) {
 	}
 	for _, part := range []string{
 		`{"limit":-9223372036854775808}`, `{"max_concurrent_runs":-9223372036854775808}`, `{"lease_duration":"-9223372036854775808ns"}`,
-		`{"retain":"-9223372036854775808ns"}`, `"priority":-9223372036854775808`, `"wait":"-2562047h47m16.854775808s"`,
+		`{"lease_duration":"-9223372036854775808ns"}`, `"priority":-9223372036854775808`, `"wait":"-2562047h47m16.854775808s"`,
 		`"delay":"2562048h"`, `"pid":9223372036854775807`, `"timeout":"-9223372036854775808ns"`, "limit=-9223372036854775808",
 	} {
 		if !slices.ContainsFunc(all, func(q request) bool { return strings.Contains(q.body, part) }) {
@@ -184,9 +184,13 @@ func TestWhatWorkLeavesBehindIsFound(t *testing.T) {
 	keys := store.NewKeys("/berth/")
 	all := []string{
 		keys.Run("kept"), keys.Canceled("kept"), keys.CanceledSteps("kept") + "s/0", keys.Canceled("gone"),
-		keys.Revocation("h0", "a"), keys.Revocation("h3", "calm-65001-1"), keys.Pools() + "db/spec", keys.Pools() + "db/dispatcher",
+		keys.Revocation("h0", "a"), keys.Revocation("h3", "calm-65001-1"), keys.Pools() + "db/spec", keys.Pools() + "db/demands/h0/sidecar/0",
+		keys.Pending("db"), keys.ID("a"), keys.OffersTo("h0") + "sidecar/0", keys.Dispatcher() + "role", keys.Layout(),
 	}
-	want := []string{keys.Canceled("gone"), keys.Revocation("h0", "a"), keys.Pools() + "db/dispatcher"}
+	want := []string{
+		keys.Canceled("gone"), keys.Revocation("h0", "a"), keys.Pools() + "db/demands/h0/sidecar/0",
+		keys.Pending("db"), keys.ID("a"), keys.OffersTo("h0") + "sidecar/0",
+	}
 	if got := remnants(keys, all); !slices.Equal(got, want) {
 		t.Errorf("found %q, want %q", got, want)
 	}

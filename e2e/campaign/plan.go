@@ -106,7 +106,7 @@ func (k kind) trait() trait {
 	return traits[slices.IndexFunc(traits, func(t trait) bool { return t.kind == k })]
 }
 
-// ofDispatcher says that the fault is about the instance that dispatches a pool when it comes:
+// ofDispatcher says that the fault is about the instance that dispatches when it comes:
 // its host is not known before.
 func (k kind) ofDispatcher() bool { return strings.HasSuffix(string(k), "-dispatcher") }
 

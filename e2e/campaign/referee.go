@@ -64,7 +64,7 @@ type referee struct {
 	watching   context.CancelFunc
 	held       chan struct{} // not nil while nothing is watched
 	claims     int           // that were granted, as etcd's history shows them
-	gaps       []e2e.Gap     // that were not judged yet
+	standing   standstills
 }
 
 // loadState is what the referee knows of a host's load.
@@ -356,14 +356,14 @@ func (r *referee) collect() {
 		}
 		r.counted[i] = len(found)
 	}
-	r.forget(r.history)
+	r.forget()
 	r.steps.Forget()
 }
 
-// forget drops what has ended in a history.
-func (r *referee) forget(h *e2e.History) {
-	r.gaps = append(r.gaps, h.Gaps()...)
-	r.claims += h.Forget()
+// forget drops what has ended.
+func (r *referee) forget() {
+	r.standing.take(r.history)
+	r.claims += r.history.Forget()
 }
 
 // caughtUp waits until everything that etcd has now was judged.
@@ -454,9 +454,8 @@ func (r *referee) restored(ctx context.Context, snapshot int64) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := r.history
-	r.history, r.runs, r.steps = before.Restored(snapshot, base, had), r.runs.Restored(had), r.steps.Restored(had)
-	r.forget(before)
+	r.forget()
+	r.history, r.runs, r.steps = r.history.Restored(base, had), r.runs.Restored(had), r.steps.Restored(had)
 	if r.stays.wasReplaced() {
 		r.history.Replaced()
 	}

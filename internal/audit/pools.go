@@ -177,9 +177,6 @@ func (p PoolOperator) MayRevoke(w pool.Why, unknown error) error {
 // SpecText writes the settings of a pool.
 func SpecText(s pool.Spec) string {
 	parts := []string{"limit " + pool.LimitText(s.Limit), "lease " + text.Duration(s.LeaseDuration), "reserve " + pool.ReserveText(s.ReserveAfter)}
-	if d := pool.RetainText(s.Retain); d != "" {
-		parts = append(parts, "retain "+d)
-	}
 	if s.Paused {
 		parts = append(parts, "paused")
 	}
@@ -197,9 +194,6 @@ func changeText(ch pool.Change) string {
 	}
 	if ch.ReserveAfter != nil {
 		parts = append(parts, "reserve "+pool.ReserveText(*ch.ReserveAfter))
-	}
-	if ch.Retain != nil {
-		parts = append(parts, "retain "+text.Duration(*ch.Retain))
 	}
 	if ch.Paused != nil {
 		parts = append(parts, "paused "+strconv.FormatBool(*ch.Paused))

@@ -57,9 +57,8 @@ type Case struct {
 	Pools   int    `json:"pools,omitempty"`
 	Limit   int    `json:"limit,omitempty"`
 
-	// Hold is how long each claim is held, and Retain how long hosts may retain slots.
-	Hold   time.Duration `json:"-"`
-	Retain time.Duration `json:"-"`
+	// Hold is how long each claim is held.
+	Hold time.Duration `json:"-"`
 	// factor is how many times longer than usual its rounds are.
 	factor int
 }
@@ -120,9 +119,11 @@ func (c Case) claim() instance.Slots {
 // mainCases are those that [Config].Quick measures: one for each figure that
 // e2e/bench has a target for.
 var mainCases = []string{
-	"uncontended/go/1c/1h/1p", "uncontended/go/64c/1h/1p", "uncontended/go/64c/4h/1p", "uncontended/go/256c/1h/1p", "uncontended/go/256c/4h/1p",
-	"contended/go/64c/4h/1p", "contended/go/256c/1h/1p", "contended/go/256c/4h/1p", "uncontended/http/1c/1h/1p", "uncontended/http/64c/1h/1p",
-	"full/go/64c/1h/1p", "full/go/256c/1h/1p", "full/go/64c/4h/1p", "full/go/256c/4h/1p", "uneven/go/64c/4h/1p", "transfer/go/8c/1h/1p", "transfer/go/8c/4h/1p",
+	"uncontended/go/1c/1h/1p", "uncontended/go/64c/1h/1p", "uncontended/go/256c/1h/1p",
+	"uncontended/go/64c/4h/1p", "uncontended/go/256c/4h/1p", "uncontended/http/64c/1h/1p",
+	"contended/go/64c/1h/1p", "contended/go/256c/1h/1p", "contended/go/64c/4h/1p", "contended/go/256c/4h/1p",
+	"full/go/64c/1h/1p", "full/go/256c/1h/1p", "full/go/64c/4h/1p", "full/go/256c/4h/1p",
+	"transfer/go/8c/1h/1p", "transfer/go/8c/4h/1p",
 	"limit/go/64c/1h/1p", "memory/http/64c/1h/1p", "history/go/256c/1h/1p",
 }
 
@@ -135,7 +136,6 @@ func (c *Config) Rows() ([]*Row, error) {
 	var rows []*Row
 	for _, cs := range c.cases() {
 		if c.Selects(cs.Name) && (!c.Quick || slices.Contains(mainCases, cs.Name)) && (c.Sidecars != nil || cs.API != HTTPAPI) {
-			cs.Retain = c.Retain
 			rows = append(rows, &Row{Case: cs})
 		}
 	}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/instance"
-	"github.com/berthhq/berth/pool"
 )
 
 // Flags of all benchmarks that [Run] reads.
@@ -40,14 +39,10 @@ func Flags(quick, duration, example string) []cli.Flag {
 		&cli.BoolFlag{Name: "quick", Usage: quick},
 		&cli.DurationFlag{Name: "duration", Value: DefaultDuration, Usage: duration},
 		&cli.IntFlag{Name: "rounds", Value: DefaultRounds, Usage: "`NUMBER` of rounds of each case"},
-		&cli.DurationFlag{Name: "retain", Usage: "hosts may retain released slots for `TIME`"},
 		&cli.StringFlag{Name: "cases", Usage: "measure only cases whose name matches `REGEXP`; names are like " + example},
 		&cli.PathFlag{Name: profileFlag, Usage: "write a CPU profile of this process to `FILE`", Hidden: true},
 	}
 }
-
-// TaskRetain is how long hosts retain the slots of tasks by default.
-const TaskRetain = pool.DefaultTaskRetain
 
 // DurationUsage is the usage of --duration where all loads last as long.
 const DurationUsage = "`TIME` of each load in a round"
@@ -107,7 +102,7 @@ func FromFlags(c *cli.Context, others ...string) (Config, error) {
 		}
 	}
 	cfg := Config{
-		Duration: c.Duration("duration"), Retain: c.Duration("retain"), Rounds: c.Int("rounds"), Quick: c.Bool("quick"),
+		Duration: c.Duration("duration"), Rounds: c.Int("rounds"), Quick: c.Bool("quick"),
 		History: c.Int("history"), HeldClaims: c.Int("held-claims"),
 	}
 	if cfg.Quick && !c.IsSet("duration") {

@@ -62,8 +62,6 @@ type Config struct {
 	// defaults are 4, 20 and 50 ms.
 	ClientsPerHost, Slots int
 	Hold                  time.Duration
-	// Retain is how long hosts may retain the slots of the pools; with 0 they retain none.
-	Retain time.Duration
 	// Processes makes the cases of hosts use a sidecar for each host instead of an instance in this
 	// process.
 	Processes bool

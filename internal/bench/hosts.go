@@ -256,7 +256,7 @@ func (r *Runner) awaitEmpty(ctx context.Context, pool string) error {
 	defer cancel()
 	k := store.NewKeys(r.Prefix)
 	for {
-		n, err := r.countKeys(ctx, k.Slots(pool), k.Waiters(pool))
+		n, err := r.countKeys(ctx, k.Slots(pool), k.DemandsAll(pool))
 		if err != nil || n == 0 {
 			return err
 		}

@@ -73,8 +73,6 @@ type Wait struct {
 	Fair    float64 `json:"fair_ms"`
 	// WithoutSlot is the longest time in which a host with clients that waited had no slot.
 	WithoutSlot float64 `json:"without_slot_ms"`
-	// Retain is how long hosts may retain slots.
-	Retain float64 `json:"retain_ms"`
 }
 
 // Reference is what a case is compared with.

@@ -114,7 +114,7 @@ func (r *Row) fill(what string, all Rounds) {
 		r.Held = Summarize(own.held)
 	}
 	if r.Kind == uneven {
-		r.Wait = &Wait{Longest: r.Claim.Max, Fair: Millis(r.fairWait()), WithoutSlot: Millis(own.withoutSlot), Retain: Millis(r.Retain)}
+		r.Wait = &Wait{Longest: r.Claim.Max, Fair: Millis(r.fairWait()), WithoutSlot: Millis(own.withoutSlot)}
 	}
 	if r.slots() > 0 {
 		r.Transfer, r.Used, r.TransferToPut = Summarize(own.transfer), all.used(r.slots()), all.transferToPut()

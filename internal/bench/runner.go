@@ -109,7 +109,7 @@ func (r *Runner) MeasureClaims(ctx context.Context, row *Row) error {
 // SetPools creates pools with a limit, or sets it.
 func (r *Runner) SetPools(ctx context.Context, names []string, limit int) error {
 	for _, name := range names {
-		if _, err := r.admin.SetPool(ctx, name, pool.Change{Limit: &limit, Retain: &r.Retain}); err != nil {
+		if _, err := r.admin.SetPool(ctx, name, pool.Change{Limit: &limit}); err != nil {
 			return fmt.Errorf("set pool %s: %w", name, err)
 		}
 	}

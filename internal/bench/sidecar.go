@@ -261,16 +261,15 @@ func (d *sidecars) count(ctx context.Context, metric string) (sum float64, err e
 	return sum, nil
 }
 
-// counter returns the value of a counter without labels in the text of metrics, 0 if it is
-// not there.
-func counter(text, metric string) float64 {
+// counter returns the sum of the values of a counter, with whatever labels, in the text of metrics.
+func counter(text, metric string) (sum float64) {
 	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(line, metric+" "); ok {
-			n, _ := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			return n
+		if rest, ok := strings.CutPrefix(line, metric); ok && strings.IndexAny(rest, " {") == 0 {
+			n, _ := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndex(rest, " ")+1:]), 64)
+			sum += n
 		}
 	}
-	return 0
+	return sum
 }
 
 // Close stops the sidecars.

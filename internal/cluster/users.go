@@ -20,10 +20,13 @@ import (
 // authentication on only if the user exists and has the role.
 const rootName = "root"
 
-// Role is a role of etcd: what it may read, and read and write, by prefixes of keys.
+// KeyRange is a range of keys as etcd has it: without an end, it is one key.
+type KeyRange struct{ Key, End string }
+
+// Role is a role of etcd: what it may read, and read and write.
 type Role struct {
 	Name          string
-	Reads, Writes []string
+	Reads, Writes []KeyRange
 }
 
 // User is a user to be.
@@ -146,22 +149,22 @@ func (c *Client) SetUsers(ctx context.Context, users []User, roles []Role) (*Use
 	return u, err
 }
 
-// permission is a right of a role, with prefixes.
+// permission is a right of a role.
 type permission struct {
-	key, end string
-	kind     authpb.Permission_Type
+	KeyRange
+	kind authpb.Permission_Type
 }
 
-// permissions returns the rights of a role. Those to write a prefix include those to read it.
-func (r *Role) permissions() map[permission]bool {
+// permissions returns the rights of a role. Those to write a range include those to read it.
+func permissions(r Role) map[permission]bool {
 	all := map[permission]bool{}
-	add := func(prefixes []string, kind authpb.Permission_Type) {
-		for _, p := range prefixes {
-			all[permission{p, clientv3.GetPrefixRangeEnd(p), kind}] = true
-		}
+	for _, keys := range r.Reads {
+		all[permission{keys, authpb.READ}] = true
 	}
-	add(r.Reads, authpb.READ)
-	add(r.Writes, authpb.READWRITE)
+	for _, keys := range r.Writes {
+		delete(all, permission{keys, authpb.READ}) // etcd has one permission for a range
+		all[permission{keys, authpb.READWRITE}] = true
+	}
 	return all
 }
 
@@ -179,20 +182,20 @@ func (c *Client) setRole(ctx context.Context, r Role) (change string, err error)
 		if err != nil {
 			return err
 		}
-		want := r.permissions()
+		want := permissions(r)
 		for _, p := range got.Perm {
-			has := permission{string(p.Key), string(p.RangeEnd), p.PermType}
+			has := permission{KeyRange{Key: string(p.Key), End: string(p.RangeEnd)}, p.PermType}
 			if want[has] {
 				delete(want, has)
 				continue
 			}
-			if _, err := c.etcd.RoleRevokePermission(ctx, r.Name, has.key, has.end); err != nil {
+			if _, err := c.etcd.RoleRevokePermission(ctx, r.Name, has.Key, has.End); err != nil {
 				return err
 			}
 			change = Changed
 		}
 		for p := range want {
-			if _, err := c.etcd.RoleGrantPermission(ctx, r.Name, p.key, p.end, clientv3.PermissionType(p.kind)); err != nil {
+			if _, err := c.etcd.RoleGrantPermission(ctx, r.Name, p.Key, p.End, clientv3.PermissionType(p.kind)); err != nil {
 				return err
 			}
 			if change == "" {

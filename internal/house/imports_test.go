@@ -118,11 +118,7 @@ var layers = []layer{
 		"a lease does not know what hangs on it: it can be tested and read without pool",
 	},
 	{
-		"pool/journal", nil,
-		"a journal keeps names and values, and does not know what they are",
-	},
-	{
-		"internal/instance", []string{"internal/audit", "internal/proc", "internal/trace", "pool", "pool/registry", "pool/journal", "lease", "internal/store"},
+		"internal/instance", []string{"internal/audit", "internal/proc", "internal/trace", "pool", "pool/engine", "pool/list", "pool/registry", "pool/revoke", "pool/wire", "lease", "internal/store"},
 		"an instance joins pool and lease, for the Go API and for berth's own processes",
 	},
 	{
@@ -146,7 +142,7 @@ var layers = []layer{
 		"steps are records of runs, which several packages plan and run",
 	},
 	{
-		"coordinator", []string{"internal/election", "coordinator/run", "coordinator/step", "pool", "lease", "internal/store"},
+		"coordinator", []string{"internal/election", "coordinator/run", "coordinator/step", "pool", "pool/engine", "pool/list", "pool/registry", "pool/revoke", "pool/wire", "lease", "internal/store"},
 		"the coordinator admits and plans, and does not depend on who runs the steps",
 	},
 	{
@@ -154,7 +150,7 @@ var layers = []layer{
 		"every caller of an operator's verb records it, the Go API too",
 	},
 	{
-		"internal/inspect", []string{"internal/audit", "coordinator/run", "coordinator/step", "pool", "pool/registry", "lease", "internal/store"},
+		"internal/inspect", []string{"internal/audit", "coordinator/run", "coordinator/step", "pool", "pool/list", "pool/registry", "pool/revoke", "lease", "internal/store"},
 		"the read model reads records and the state of the pools, and does not know who shows them",
 	},
 	{
@@ -194,11 +190,11 @@ var layers = []layer{
 		"a command is kept alive whatever it belongs to; all it needs to know is the clock of validity",
 	},
 	{
-		"sidecar/source", []string{"internal/election", "internal/proc", "internal/strict", "coordinator/run", "coordinator/step", "lease", "internal/store"},
+		"sidecar/source", []string{"internal/election", "internal/proc", "internal/strict", "coordinator/run", "coordinator/step", "lease", "pool/registry", "internal/store"},
 		"a source submits runs as anybody does: who does them is no concern of it",
 	},
 	{
-		"sidecar/ui", []string{"internal/audit", "internal/inspect", "sidecar/server", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
+		"sidecar/ui", []string{"internal/audit", "internal/inspect", "sidecar/server", "coordinator/run", "coordinator/step", "internal/instance", "pool", "pool/list", "pool/revoke", "lease", "internal/store"},
 		"pages show what the Go API and the records tell: whatever serves them is no concern of theirs",
 	},
 	{
@@ -220,7 +216,7 @@ var layers = []layer{
 	{
 		"cmd/berth",
 		[]string{
-			"internal/audit", "internal/inspect", "internal/proc", "internal/trace", "internal/trace/otlp", "sidecar/...", "coordinator/...", "internal/instance", "config", "pool", "lease",
+			"internal/audit", "internal/inspect", "internal/proc", "internal/trace", "internal/trace/otlp", "sidecar/...", "coordinator/...", "internal/instance", "config", "pool", "pool/list", "pool/registry", "lease",
 			"internal/bench", "internal/certs", "internal/cluster", "internal/manifest", "internal/store", "internal/store/embed",
 		},
 		"commands glue settings to parts, and print in the words of the Go API: those of pool and lease",

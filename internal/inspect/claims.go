@@ -11,13 +11,12 @@ const (
 	ClaimHeld      = "held"
 	ClaimWaiting   = "waiting"
 	ClaimReleasing = "releasing"
-	ClaimRetained  = "retained" // it has ended, and its host retains its slots
 )
 
 // Claim is a claim of any host that is held or waits.
 type Claim struct {
 	ID       string `json:"id"`
-	Status   string `json:"status" enum:"held,waiting,releasing,retained" doc:"retained is a claim that has ended: its host retains its slots. Only the server that retains them knows that; until then, others show the claim as held."`
+	Status   string `json:"status" enum:"held,waiting,releasing"`
 	Pools    Slots  `json:"pools"`
 	Priority int    `json:"priority"`
 	Host     string `json:"host"`
@@ -36,9 +35,6 @@ type Claim struct {
 	// the wall clock of its host.
 	ClaimedAt time.Time `json:"claimed_at,omitzero"`
 	QueuedAt  time.Time `json:"queued_at,omitzero"`
-	// RetainedSince and RetainedUntil are of slots that a host retains.
-	RetainedSince time.Time `json:"retained_since,omitzero" doc:"When the claim of retained slots ended."`
-	RetainedUntil time.Time `json:"retained_until,omitzero" doc:"When retained slots are free for all hosts."`
 
 	// ValidFor is how long the claim is valid unless it is renewed, from when its client
 	// sent the request, in milliseconds rounded down; 0 if it is not valid. It is nil if
@@ -54,7 +50,7 @@ type Claim struct {
 	LeaseDuration Duration  `json:"lease_duration,omitzero"`
 	TTL           *Duration `json:"ttl,omitempty" doc:"Within which the claim must be renewed; 0s if it need not be."`
 
-	// Position is of a waiting claim, and Reason of one that waits or is retained.
+	// Position and Reason are of a waiting claim.
 	Position int    `json:"position,omitempty"`
 	Reason   string `json:"reason,omitempty"`
 
@@ -85,16 +81,7 @@ func HeldClaimOf(h pool.HolderStatus) Claim {
 		c.Pools = Slots{}
 	}
 	c.SetHolder(h.Holder)
-	if !h.RetainedUntil.IsZero() {
-		c.Status, c.ClaimedAt, c.RetainedSince, c.RetainedUntil = ClaimRetained, time.Time{}, h.Since, h.RetainedUntil
-		c.Reason = RetainedSlots(h.Host, h.RetainedUntil)
-	}
 	return c
-}
-
-// RetainedSlots returns a text about retained slots: which claims can get them, and from when on.
-func RetainedSlots(host string, until time.Time) string {
-	return "released; reserved for the next claims of host " + host + " until " + until.UTC().Format("15:04:05.000 UTC") + ", then free for all hosts"
 }
 
 // WaitingClaimOf returns the record of a claim that waits.
@@ -129,8 +116,8 @@ type Reason struct {
 	Waiting  int        `json:"waiting,omitempty" doc:"How many claims wait."`
 	Since    time.Time  `json:"since,omitzero"`
 	Pools    []Shortage `json:"pools,omitempty" nullable:"false"`
-	// Dispatcher grants the claim in its turn.
-	Dispatcher string      `json:"dispatcher,omitempty" doc:"The instance that grants the waiting claims of the pool, as HOST/INSTANCE."`
+	// Dispatcher offers slots to the claim in its turn.
+	Dispatcher string      `json:"dispatcher,omitempty" doc:"The instance that offers slots to the waiting claims of the pool, as HOST/INSTANCE."`
 	Holders    []HolderRef `json:"holders,omitempty" nullable:"false" doc:"The holders of the slots that are short, up to ten for each pool."`
 }
 

@@ -34,6 +34,8 @@ type Host struct {
 	ActiveRuns  int  `json:"active_runs" doc:"Running runs that were started through it."`
 	Leader      bool `json:"leader,omitempty" doc:"It is the coordinator that admits runs. Not set if it is silent."`
 
+	DispatchesSince time.Time `json:"dispatches_since,omitzero" doc:"Since when it is the dispatcher, which offers slots to the waiting claims of all hosts. Left out if it is not, or is silent."`
+
 	LastSeen time.Time `json:"last_seen,omitzero" doc:"When it last renewed its presence, exact to a second. When etcd changes its leader, the leases of all instances are prolonged and this is the time of that. Left out if it is not known, or if it is gone."`
 	Silent   bool      `json:"silent,omitempty" doc:"It has not renewed its presence for 5 seconds: it was killed, hangs, or is cut off from etcd. It is listed until its presence ends."`
 
@@ -70,6 +72,8 @@ type Fleet struct {
 	Workers []Worker
 	// Candidates are those for coordinator, the leader first.
 	Candidates []run.Candidate
+	// Dispatch is who dispatches.
+	Dispatch Dispatch
 	// Bad are errors about values that can't be read. They are left out of the lists.
 	Bad []error
 
@@ -90,6 +94,13 @@ func (r *Reader) Fleet(ctx context.Context) (*Fleet, error) {
 	}
 	if f.Candidates, err = r.Runs.Candidates(ctx); err != nil {
 		return nil, err
+	}
+	if f.Dispatch, err = r.Dispatch(ctx); err != nil {
+		bad, other := Corrupt(err)
+		if other != nil {
+			return nil, err
+		}
+		f.Bad = append(f.Bad, bad...)
 	}
 	f.setHosts()
 	if err := r.setSeen(ctx, f, time.Now()); err != nil {
@@ -149,6 +160,9 @@ func (f *Fleet) setHosts() {
 			ActiveSteps: n.Steps, ActiveRuns: n.Runs,
 			Leader: len(f.Candidates) > 0 && f.Candidates[0].Host == h.Host && f.Candidates[0].Instance == h.Instance,
 		}
+		if d := f.Dispatch.Dispatcher; d != nil && d.Host == h.Host && d.Instance == h.Instance {
+			f.Hosts[i].DispatchesSince = d.Since
+		}
 	}
 }
 
@@ -166,7 +180,9 @@ func (r *Reader) setSeen(ctx context.Context, f *Fleet, now time.Time) error {
 		if ttl, ok := left[h.Lease]; ok && h.Lease != 0 {
 			f.Hosts[i].LastSeen = lease.LastSeen(now, ttl)
 			f.Hosts[i].Silent = now.Sub(f.Hosts[i].LastSeen) >= lease.SeenWithin
-			f.Hosts[i].Leader = f.Hosts[i].Leader && !f.Hosts[i].Silent
+			if f.Hosts[i].Silent {
+				f.Hosts[i].Leader, f.Hosts[i].DispatchesSince = false, time.Time{}
+			}
 		}
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
@@ -18,11 +17,9 @@ type Pool struct {
 	Waiting       int      `json:"waiting" doc:"Claims that wait."`
 	LeaseDuration Duration `json:"lease_duration" doc:"How long the slots of a holder that died stay taken."`
 	ReserveAfter  Duration `json:"reserve_after" doc:"How long a claim waits until free slots are reserved for it; 0s is at once, -1 never."`
-	Retain        Duration `json:"retain" doc:"How long a host may retain released slots for its next claims; 0s is not at all."`
-	Retained      int      `json:"retained,omitempty" doc:"Claimed slots that the host which was asked retains, and that no job holds."`
 	Paused        bool     `json:"paused"`
 	Survives      Duration `json:"survives" doc:"About how long etcd may be unavailable before holders are stopped, in whole seconds."`
-	Dispatcher    string   `json:"dispatcher,omitempty" doc:"The instance that grants the waiting claims, as HOST/INSTANCE; only while claims wait."`
+	Dispatcher    string   `json:"dispatcher,omitempty" doc:"The instance that offers slots to the waiting claims, as HOST/INSTANCE; only while claims wait."`
 	Deleted       bool     `json:"deleted,omitempty" doc:"The pool was deleted while slots of it were held."`
 	Problem       string   `json:"problem,omitempty" doc:"Why the pool grants nothing, if a value of it can't be read."`
 	Revision      int64    `json:"-"` // of the settings, which is the ETag over HTTP; 0 if the pool was deleted
@@ -36,27 +33,18 @@ func PoolOf(s pool.Status) Pool {
 	}
 	return Pool{
 		Name: s.Name, Status: poolState(s), Limit: s.Limit, Claimed: s.Claimed, Waiting: s.Waiting,
-		LeaseDuration: Duration(s.LeaseDuration), ReserveAfter: Duration(s.ReserveAfter), Retain: Duration(s.Retain), Retained: s.Retained,
+		LeaseDuration: Duration(s.LeaseDuration), ReserveAfter: Duration(s.ReserveAfter),
 		Paused: s.Paused, Survives: Duration(Survives(s.LeaseDuration)), Deleted: s.Deleted, Problem: s.Problem,
 		Dispatcher: s.Dispatcher, Revision: s.SpecRevision,
 	}
 }
 
-// RetainedText says how many claimed slots of a pool no job holds. It is empty if there are none.
-func RetainedText(n int) string {
-	if n == 0 {
-		return ""
-	}
-	return text.Count(n, "slot") + " on this host, free for its next claims"
-}
-
-// DispatcherText says which instance, as HOST/INSTANCE, grants the waiting claims of a pool.
-// It is empty if there is none.
+// DispatcherText says which instance, as HOST/INSTANCE, offers slots to the waiting claims of a pool, or that there is none.
 func DispatcherText(dispatcher string) string {
 	if dispatcher == "" {
-		return ""
+		return "none: " + servedAlone
 	}
-	return dispatcher + " grants the waiting claims"
+	return dispatcher + " offers slots to the waiting claims"
 }
 
 // States of a pool, in the order in which they hide each other.
@@ -113,8 +101,6 @@ type Holder struct {
 	Since     time.Time         `json:"since"`
 	ExpiresIn Duration          `json:"expires_in,omitzero" doc:"When its lease ends unless it is renewed. Left out if the lease has ended, or if that is not known: expiries_unknown counts those."`
 	Fence     int64             `json:"fence"`
-	// RetainedUntil is set if the claim has ended.
-	RetainedUntil time.Time `json:"retained_until,omitzero" doc:"Of a claim that has ended: its host retains the slots until then. Since is when it ended. Only the server that retains them knows that."`
 }
 
 // Waiter is a claim that waits for slots of a pool.
@@ -157,7 +143,6 @@ func PoolDetailOf(p pool.Detail, ends LeaseEnds) PoolDetail {
 		d.Holders[i] = Holder{
 			Claim: h.Claim, Host: h.Host, Instance: h.Instance, ClaimedBy: h.ClaimedBy, RunID: h.Run, StepKey: h.Step, PID: h.PID,
 			Labels: h.Labels, Slots: h.Slots, Since: h.Since, ExpiresIn: Duration(left), Fence: int64(h.Fence),
-			RetainedUntil: h.RetainedUntil,
 		}
 	}
 	for i, w := range waiters {

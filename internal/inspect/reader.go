@@ -15,7 +15,9 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/registry"
+	"github.com/berthhq/berth/pool/revoke"
 )
 
 // Reader reads the state of berth. Its parts are read one after another, so what it
@@ -54,8 +56,8 @@ type Snapshot struct {
 }
 
 // read reads all pools at one revision.
-func (s Snapshot) read(ctx context.Context) (*pool.Reader, error) {
-	r, err := pool.Read(ctx, s.Backend, s.Keys)
+func (s Snapshot) read(ctx context.Context) (*list.State, error) {
+	r, err := list.Read(ctx, s.Backend, s.Keys)
 	if err != nil {
 		return nil, store.Problem("the pools could not be read", err)
 	}
@@ -140,7 +142,7 @@ func (s Snapshot) DeletePool(ctx context.Context, name string, condition store.C
 
 // Revoke implements [Source].
 func (s Snapshot) Revoke(ctx context.Context, claim string, force bool, may ...pool.May) (pool.Revocation, error) {
-	return pool.Revoker{Backend: s.Backend, Keys: s.Keys}.Revoke(ctx, claim, force, may...)
+	return revoke.Revoker{Backend: s.Backend, Keys: s.Keys}.Revoke(ctx, claim, force, may...)
 }
 
 // NewReader returns a [Reader] of a source. Logger logs the actions of operators; it may be

@@ -2,12 +2,15 @@ package instance
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/registry"
+	"github.com/berthhq/berth/pool/revoke"
 )
 
 // Admin reads and changes pools and revokes claims for an operator. It is not an
@@ -32,6 +35,9 @@ func Connect(ctx context.Context, o Options) (*Admin, error) {
 		return nil, err
 	}
 	keys := store.NewKeys(o.Prefix)
+	if err := (registry.Layout{Backend: backend, Keys: keys}).Check(ctx); err != nil {
+		return nil, errors.Join(err, backend.Close())
+	}
 	return &Admin{backend: backend, keys: keys, registry: registry.Registry{Backend: backend, Keys: keys}}, nil
 }
 
@@ -39,8 +45,8 @@ func Connect(ctx context.Context, o Options) (*Admin, error) {
 func (a *Admin) Close() error { return a.backend.Close() }
 
 // Read reads the state of all pools at one revision.
-func (a *Admin) Read(ctx context.Context) (*pool.Reader, error) {
-	r, err := pool.Read(ctx, a.backend, a.keys)
+func (a *Admin) Read(ctx context.Context) (*list.State, error) {
+	r, err := list.Read(ctx, a.backend, a.keys)
 	return r, etcdProblem(err)
 }
 
@@ -61,9 +67,9 @@ func (a *Admin) DeletePool(ctx context.Context, name string, condition store.Con
 	return err
 }
 
-// Revoke revokes a claim of any host: see [pool.Revoker.Revoke].
+// Revoke revokes a claim of any host: see [revoke.Revoker.Revoke].
 func (a *Admin) Revoke(ctx context.Context, id string, force bool, may ...pool.May) (pool.Revocation, error) {
-	return pool.Revoker{Backend: a.backend, Keys: a.keys}.Revoke(ctx, id, force, may...)
+	return revoke.Revoker{Backend: a.backend, Keys: a.keys}.Revoke(ctx, id, force, may...)
 }
 
 // LeaseEnds returns how long leases live unless they are renewed: see

@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/instance"
-	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 )
 
 func connect(t *testing.T, srv *embed.Server) *instance.Admin {
@@ -43,7 +43,7 @@ func claimed(t *testing.T, c *instance.Client, slots instance.Slots, opts ...ins
 	return claim
 }
 
-func read(t *testing.T, a *instance.Admin) *pool.Reader {
+func read(t *testing.T, a *instance.Admin) *list.State {
 	t.Helper()
 	r, err := a.Read(t.Context())
 	if err != nil {
@@ -231,38 +231,4 @@ func TestAClientShowsWhatAnOperatorReads(t *testing.T) {
 	if err := claim.Release(ctx); err != nil {
 		t.Error(err)
 	}
-}
-
-// A claim that was granted retained slots is revoked by its id before etcd shows it.
-func TestRevokeAClaimThatEtcdDoesNotShowYet(t *testing.T) {
-	srv := embedtest.New(t)
-	c := open(t, srv)
-	defer closed(t, c)
-	etcd := embedtest.Client(t, srv)
-	limit, retain := 1, pool.MaxRetain
-	if _, err := c.SetPool(t.Context(), "db", pool.Change{Limit: &limit, Retain: &retain}); err != nil {
-		t.Fatal(err)
-	}
-	for range 1000 {
-		claim, err := c.Claim(t.Context(), instance.Slots{"db": 1}, instance.WithWait(time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := pool.Read(t.Context(), etcd, store.NewKeys(store.DefaultPrefix))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := r.Why(claim.ID); problem.CodeOf(err) == problem.ClaimNotFound {
-			done, err := c.Revoke(t.Context(), claim.ID, true)
-			if err != nil || done.Fence != claim.Fence() {
-				t.Fatalf("revoked %+v, %v, want fence %d", done, err, claim.Fence())
-			}
-			<-claim.Context().Done()
-			return
-		}
-		if err := claim.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Error("no claim was granted retained slots")
 }

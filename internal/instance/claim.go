@@ -20,8 +20,17 @@ type Slots map[string]int
 type ClaimOption func(*pool.Request)
 
 // WithID sets the id of the claim. A second request with the same id returns the same
-// claim, so a caller that lost the response can retry.
-func WithID(id string) ClaimOption { return func(r *pool.Request) { r.ID = id } }
+// claim, so a caller that lost the response can retry. No two instances hold claims with one id at the same time, unless
+// it is a ULID: such an id was made by a program, and nothing else has it.
+func WithID(id string) ClaimOption {
+	return func(r *pool.Request) {
+		_, err := ulid.ParseStrict(id)
+		r.ID, r.Chosen = id, id != "" && err != nil
+	}
+}
+
+// WithOwnID sets an id that the program has made, so that claims of other instances with it need not be excluded.
+func WithOwnID(id string) ClaimOption { return func(r *pool.Request) { r.ID, r.Chosen = id, false } }
 
 // WithPriority sets the priority, from -1000 to 1000. Claims with a higher priority are
 // granted first; the default is 0.
@@ -65,14 +74,11 @@ func WithLabels(labels map[string]string) ClaimOption {
 // caller's own, and [Claim.Bind] returns it after a restart.
 func WithBind(bind string) ClaimOption { return func(r *pool.Request) { r.Holder.Bind = bind } }
 
-// WithRemote says that the holder is on another machine: see [pool.Request.Remote].
-func WithRemote() ClaimOption { return func(r *pool.Request) { r.Remote = true } }
-
-// WithSole makes the claim wait only while no claim of any instance with the same run,
-// step and bind waits. The claim takes the position in the queue of one that has waited
-// since that revision.
-func WithSole(since int64) ClaimOption {
-	return func(r *pool.Request) { r.Sole, r.Since = true, since }
+// WithSole makes the claim one of several for the same run, step and bind, which are one
+// waiter. It has the position in the queue of one that has waited since that revision. One
+// that helps waits only while no other instance has one of them wait.
+func WithSole(since int64, helps bool) ClaimOption {
+	return func(r *pool.Request) { r.Sole, r.Since, r.Helps = true, since, helps }
 }
 
 // WithPlace makes the grant wait for a free execution place: see [pool.Place].
@@ -115,7 +121,7 @@ func (c *Client) Claim(ctx context.Context, slots Slots, opts ...ClaimOption) (*
 func (c *Client) Reconsider() { c.engine.Reconsider() }
 
 // Prospects reports of each request whether its slots are free for it: see
-// [pool.Engine.Prospects].
+// [engine.Engine.Prospects].
 func (c *Client) Prospects(ctx context.Context, asked []*pool.Request) ([]bool, error) {
 	return c.engine.Prospects(ctx, asked)
 }
@@ -123,11 +129,11 @@ func (c *Client) Prospects(ctx context.Context, asked []*pool.Request) ([]bool, 
 // ClaimTimeout returns how long claims without [WithWait] wait.
 func (c *Client) ClaimTimeout() time.Duration { return c.opts.ClaimTimeout }
 
-// Withdraw removes a waiting claim from the wait queue: see [pool.Engine.Withdraw].
+// Withdraw removes a waiting claim from the wait queue: see [engine.Engine.Withdraw].
 func (c *Client) Withdraw(ctx context.Context, id string) { c.engine.Withdraw(ctx, id) }
 
 // TakeOver transfers a claim that another instance offers to this client, and records
-// the run that it is for: see [pool.Engine.TakeOver]. If ctx ends first and the transfer
+// the run that it is for: see [engine.Engine.TakeOver]. If ctx ends first and the transfer
 // happened nevertheless, the claim is released.
 func (c *Client) TakeOver(ctx context.Context, h pool.TakeOver) (*Claim, error) {
 	if h.Holder.ClaimedBy == "" {
@@ -217,7 +223,7 @@ func (cl *Claim) Release(ctx context.Context) error {
 }
 
 // ReleaseWith is [Claim.Release] with further writes in the same transaction: see
-// [pool.Engine.ReleaseWith].
+// [engine.Engine.ReleaseWith].
 func (cl *Claim) ReleaseWith(ctx context.Context, x store.Extra, place *pool.Place, asked func()) (revision int64, err error) {
 	ctx, span := cl.releasing(ctx)
 	revision, err = cl.client.engine.ReleaseWith(ctx, cl.Claim, x, place, asked)

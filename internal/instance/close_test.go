@@ -12,20 +12,21 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/pool/wire"
 )
 
-// left returns the keys that are in an etcd, specs of pools left out.
+// left returns the keys that are in an etcd, specs of pools and the version of the layout left out.
 func left(t *testing.T, srv *embed.Server) []string {
 	t.Helper()
 	s, err := store.ReadAll(t.Context(), embedtest.Client(t, srv), "/")
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys := store.NewKeys(store.DefaultPrefix)
+	keys := wire.Keys{Keys: store.NewKeys(store.DefaultPrefix)}
 	var all []string
 	for _, kv := range s.KVs {
-		if k, err := keys.ParsePoolKey(string(kv.Key)); err != nil || k.Kind != store.SpecKey {
-			all = append(all, string(kv.Key))
+		if key := string(kv.Key); key != keys.Layout() && !(strings.HasPrefix(key, keys.Pools()) && strings.HasSuffix(key, "/spec")) {
+			all = append(all, key)
 		}
 	}
 	return all

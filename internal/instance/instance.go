@@ -36,12 +36,11 @@ import (
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/pool/journal"
+	"github.com/berthhq/berth/pool/engine"
 	"github.com/berthhq/berth/pool/registry"
 )
 
@@ -87,16 +86,17 @@ type Options struct {
 	Role, Version string
 	Capacity      int
 	Queues        []string
+	// Kind is that of the process; the default is [Service].
+	Kind Kind
 	// Rights, if not nil, returns the rights that the process needs of etcd on a host beyond
-	// [store.Keys.InstanceRights]. [Open] fails with etcd_denied if the user has not all of
-	// them.
+	// the role of the host. [Open] fails with etcd_denied if the user has not all of them.
 	Rights func(k store.Keys, host string) []store.Right
 
 	// ClaimTimeout limits the wait of claims without [WithWait]. The default is 10
 	// minutes; a negative value means no wait.
 	ClaimTimeout time.Duration
 	// PollInterval and PollJitter default to [DefaultPollInterval] and
-	// [DefaultPollJitter]. A negative value disables polling or jitter.
+	// [DefaultPollJitter]. A negative interval is the longest, 5 s; a negative jitter is none.
 	PollInterval, PollJitter time.Duration
 
 	// OnWait, if not nil, is called with the problem that [Open] waits for whenever it
@@ -116,6 +116,9 @@ type Options struct {
 func (o *Options) fill() error {
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
+	}
+	if o.Kind == "" {
+		o.Kind = Service
 	}
 	if o.Prefix == "" {
 		o.Prefix = store.DefaultPrefix
@@ -159,13 +162,12 @@ type Client struct {
 	identity     access.Identity // who makes a claim that records no other identity
 	keys         store.Keys
 	backend      *store.Client
-	state        *lease.State     // nil unless resumable
-	journal      *journal.Journal // of retained slots; nil without a state
+	state        *lease.State // nil unless resumable
 	clock        lease.Clock
 	keeper       *lease.Keeper
 	waiters      *lease.Keeper // renews the leases of waiters
 	presence     *lease.Presence
-	engine       *pool.Engine
+	engine       *engine.Engine
 	registry     registry.Registry
 	reservations reservations
 	metrics      *registrations // nil without a Registerer
@@ -204,7 +206,18 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 		return nil, errors.Join(err, c.disconnect())
 	}
 	c.opened.Store(true)
+	c.noteDispatch(ctx)
 	return c, nil
+}
+
+// noteDispatch logs that the instance may not dispatch, unless it is too short-lived for that to matter.
+func (c *Client) noteDispatch(ctx context.Context) {
+	if c.opts.Kind == Command {
+		return
+	}
+	if err := store.Require(ctx, c.backend, c.keys.RightsOf(store.DispatcherRole, "")...); errors.Is(err, store.ErrDenied) {
+		c.opts.Logger.Info("this process can't dispatch claims: run a coordinator, which can", "error", err)
+	}
 }
 
 // connect connects to etcd and locks the state directory.
@@ -244,28 +257,6 @@ func dial(ctx context.Context, o Options) (*store.Client, error) {
 	return backend, nil
 }
 
-// openJournal opens the journal of retained slots. Holders of an instance that can't be resumed die
-// with its process, so it needs none: nil. Where boots can't be distinguished, it keeps nothing, and so
-// no slots are retained.
-func (c *Client) openJournal() (pool.Journal, error) {
-	if c.state == nil {
-		return nil, nil
-	}
-	boot, err := proc.Boot()
-	if err != nil {
-		return noJournal{err}, nil
-	}
-	c.journal, err = journal.Open(filepath.Join(c.opts.StateDir, c.opts.Instance), boot)
-	return c.journal, err
-}
-
-// noJournal keeps nothing.
-type noJournal struct{ err error }
-
-func (noJournal) Get(string) []byte          { return nil }
-func (j noJournal) Put(string, []byte) error { return j.err }
-func (noJournal) Forget(string)              {}
-
 // start creates the parts and runs them.
 func (c *Client) start(ctx context.Context) error {
 	o := c.opts
@@ -275,7 +266,7 @@ func (c *Client) start(ctx context.Context) error {
 	if c.state != nil {
 		token = c.state.Token()
 	}
-	rights := c.keys.InstanceRights(o.Host)
+	rights := c.keys.RightsOf(store.HostRole, o.Host)
 	if o.Rights != nil {
 		rights = append(rights, o.Rights(c.keys, o.Host)...)
 	}
@@ -283,6 +274,7 @@ func (c *Client) start(ctx context.Context) error {
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Token: token,
 		Role: o.Role, Version: o.Version, PID: os.Getpid(), Capacity: o.Capacity, Queues: o.Queues, Logger: o.Logger,
 		Rights:    rights,
+		Check:     registry.Layout{Backend: c.backend, Keys: c.keys}.Check,
 		OnTrouble: c.notifyWait,
 	})
 	c.keeper = lease.NewKeeper(lease.Config{
@@ -305,15 +297,9 @@ func (c *Client) start(ctx context.Context) error {
 		OnReady: func() { c.engine.LeasesReady() },
 		OnLost:  func(id store.LeaseID, cause error) { c.engine.LeaseLost(id, cause) },
 	})
-	kept, err := c.openJournal()
-	if err != nil {
-		return problem.Field("state_dir", "it can't be read who has retained slots: %w", err)
-	}
-	c.engine = pool.New(pool.Config{
-		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance,
-		Leases: c.keeper, WaiterLeases: c.waiters, Journal: kept,
-		PollInterval: o.PollInterval, PollJitter: o.PollJitter,
-		Logger: o.Logger, Registerer: o.Registerer,
+	c.engine = engine.New(engine.Config{
+		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Kind: o.Kind,
+		Leases: c.keeper, WaiterLeases: c.waiters, PollInterval: o.PollInterval, PollJitter: o.PollJitter, Logger: o.Logger,
 	})
 	if o.Registerer != nil {
 		if err := o.Registerer.Register(c.engine); err != nil {

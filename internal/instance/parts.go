@@ -35,8 +35,12 @@ func (c *Client) spawn(name string, run func(context.Context) error) *part {
 	p := &part{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		if err := run(ctx); ctx.Err() == nil {
+		switch err := run(ctx); {
+		case ctx.Err() != nil:
+		case problem.CodeOf(err) == problem.Internal:
 			c.fail(fmt.Errorf("%s ended: %w", name, err))
+		default:
+			c.fail(err) // it says what happened
 		}
 	}()
 	return p
@@ -123,7 +127,9 @@ func (c *Client) fail(err error) {
 	c.end.Do(func() {
 		c.err = err
 		close(c.done)
-		c.opts.Logger.Error("berth has ended on this host", "error", err)
+		if c.opened.Load() { // else it is the error of Open
+			c.opts.Logger.Error("berth has ended on this host", "error", err)
+		}
 		ended := problem.New(problem.Stopping, "berth has ended on this host: %w", err)
 		if c.engine != nil {
 			c.engine.End(problem.New(problem.ClaimLost, "%w", ended))
@@ -289,9 +295,6 @@ func (c *Client) disconnect() error {
 	c.metrics.end()
 	if c.backend != nil {
 		err = c.backend.Close()
-	}
-	if c.journal != nil {
-		err = errors.Join(err, c.journal.Close())
 	}
 	if c.state != nil {
 		err = errors.Join(err, c.state.Close())

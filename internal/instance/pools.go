@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/revoke"
 )
 
 // seeChange limits how long a change waits until this client has read it back.
@@ -24,7 +25,7 @@ func (c *Client) Pool(ctx context.Context, name string) (pool.Detail, error) {
 	return c.engine.Pool(ctx, name)
 }
 
-// HasPool reports whether the pool exists: see [pool.Engine.HasPool].
+// HasPool reports whether the pool exists: see [engine.Engine.HasPool].
 func (c *Client) HasPool(name string) bool { return c.engine.HasPool(name) }
 
 // Space returns the capacity that claims and waiters leave free in all pools.
@@ -86,26 +87,22 @@ func (c *Client) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.Waiter
 func (c *Client) Why(ctx context.Context, id string) (pool.Why, error) { return c.engine.Why(ctx, id) }
 
 // Reconcile deletes the keys on this client's leases that belong to no claim of it, as
-// the client does periodically: see [pool.Engine.Reconcile].
+// the client does periodically: see [engine.Engine.Reconcile].
 func (c *Client) Reconcile(ctx context.Context) error { return c.engine.Reconcile(ctx) }
 
-// Show has etcd show a claim that this client holds: see [pool.Engine.Show].
-func (c *Client) Show(ctx context.Context, id string) { c.engine.Show(ctx, id) }
-
-// Revoke revokes a claim of any host: see [pool.Revoker.Revoke].
+// Revoke revokes a claim of any host: see [revoke.Revoker.Revoke].
 func (c *Client) Revoke(ctx context.Context, id string, force bool, may ...pool.May) (pool.Revocation, error) {
-	c.Show(ctx, id)
-	return pool.Revoker{Backend: c.backend, Keys: c.keys}.Revoke(ctx, id, force, may...)
+	return revoke.Revoker{Backend: c.backend, Keys: c.keys}.Revoke(ctx, id, force, may...)
 }
 
 // Subscribe returns the events of this client's claims from now on: see
-// [pool.Engine.Subscribe].
+// [engine.Engine.Subscribe].
 func (c *Client) Subscribe(ctx context.Context) (<-chan pool.Event, error) {
 	return c.engine.Subscribe(ctx)
 }
 
 // SubscribePools returns the changes of some pools from now on; without names, of all: see
-// [pool.Engine.SubscribePools].
+// [engine.Engine.SubscribePools].
 func (c *Client) SubscribePools(ctx context.Context, pools ...string) (<-chan pool.Event, error) {
 	return c.engine.SubscribePools(ctx, pools...)
 }

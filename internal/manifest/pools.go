@@ -31,7 +31,7 @@ type Pool struct {
 // Change returns the change that makes a pool as declared.
 func (d Pool) Change() pool.Change {
 	s := d.Spec
-	return pool.Change{Limit: &s.Limit, LeaseDuration: &s.LeaseDuration, ReserveAfter: &s.ReserveAfter, Retain: &s.Retain, Paused: d.Paused}
+	return pool.Change{Limit: &s.Limit, LeaseDuration: &s.LeaseDuration, ReserveAfter: &s.ReserveAfter, Paused: d.Paused}
 }
 
 // ReadDeclaration reads a file of the form
@@ -41,7 +41,6 @@ func (d Pool) Change() pool.Change {
 //	    limit: 3
 //	    lease_duration: 5m
 //	    reserve_after: 1m
-//	    retain: 0s
 //	    paused: false
 //	limits:
 //	  max_concurrent_runs: 10
@@ -50,7 +49,7 @@ func (d Pool) Change() pool.Change {
 //
 // strictly. Its error is a [*Problems].
 func ReadDeclaration(name string, data []byte) (Declaration, error) {
-	d := declarationReader{reader: reader{name: name}}
+	d := declarationReader{reader: reader{name: name, removed: map[string]string{"retain": pool.RetainRemoved}}}
 	d.document(data)
 	if err := d.problems(); err != nil {
 		return Declaration{}, err
@@ -88,10 +87,10 @@ func (d *declarationReader) pool(path string, key, n *yaml.Node) {
 	if err := pool.ValidateName(key.Value); err != nil {
 		d.wrong(key, "%s", messageOf(err))
 	}
-	p := Pool{Spec: pool.DefaultSpecOf(key.Value)}
-	name, limit := key.Value, false
+	p := Pool{Spec: pool.DefaultSpec()}
+	limit := false
 	values := map[string]*yaml.Node{}
-	d.mapping(n, path, []string{"limit", "lease_duration", "reserve_after", "retain", "paused"}, func(path string, key, value *yaml.Node) {
+	d.mapping(n, path, []string{"limit", "lease_duration", "reserve_after", "paused"}, func(path string, key, value *yaml.Node) {
 		limit = limit || key.Value == "limit"
 		values[key.Value] = value
 		if value.Kind != yaml.ScalarNode || strict.IsNull(value) {
@@ -100,7 +99,7 @@ func (d *declarationReader) pool(path string, key, n *yaml.Node) {
 			return
 		} else if must := p.set(key.Value, value.Value); must != "" {
 			d.wrong(value, "%s can't be %q: it must be %s", path, value.Value, must)
-			p.reset(name, key.Value)
+			p.reset(key.Value)
 		}
 	})
 	if !limit && n.Kind == yaml.MappingNode {
@@ -108,7 +107,7 @@ func (d *declarationReader) pool(path string, key, n *yaml.Node) {
 	}
 	for err := p.Spec.Validate(); values[fieldOf(err)] != nil; err = p.Spec.Validate() {
 		d.wrong(values[fieldOf(err)], "%s.%s", path, err)
-		p.reset(name, fieldOf(err)) // to see what else is wrong
+		p.reset(fieldOf(err)) // to see what else is wrong
 	}
 	if len(d.lines) == before {
 		d.found.Pools[key.Value] = p
@@ -116,8 +115,8 @@ func (d *declarationReader) pool(path string, key, n *yaml.Node) {
 }
 
 // reset makes a field what it is if nothing is said.
-func (d *Pool) reset(name, field string) {
-	s := pool.DefaultSpecOf(name)
+func (d *Pool) reset(field string) {
+	s := pool.DefaultSpec()
 	switch field {
 	case "limit":
 		d.Spec.Limit = s.Limit
@@ -125,8 +124,6 @@ func (d *Pool) reset(name, field string) {
 		d.Spec.LeaseDuration = s.LeaseDuration
 	case "reserve_after":
 		d.Spec.ReserveAfter = s.ReserveAfter
-	case "retain":
-		d.Spec.Retain = s.Retain
 	}
 }
 
@@ -147,9 +144,6 @@ func (d *Pool) set(field, text string) (must string) {
 	case "reserve_after":
 		d.Spec.ReserveAfter, err = pool.ParseReserveAfter(text)
 		must = "a duration such as 30s or 5m, 0 (at once) or -1 (never)"
-	case "retain":
-		d.Spec.Retain, err = time.ParseDuration(text)
-		must = "a duration such as 250ms or 1s, or 0s (do not retain)"
 	case "paused":
 		d.Paused = new(text == "true")
 		if text != "true" && text != "false" {

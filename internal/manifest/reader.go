@@ -40,6 +40,8 @@ func (p *Problems) Unwrap() error { return problem.New(problem.Invalid, "the fil
 type reader struct {
 	name  string // of the file
 	lines []string
+	// removed explains fields that earlier versions had.
+	removed map[string]string
 }
 
 // problems returns what was noted.
@@ -117,6 +119,8 @@ func (d *reader) mapping(n *yaml.Node, what string, allowed []string, do func(pa
 		case !d.plain(what, key):
 		case twice:
 			d.wrong(key, "%s: %q is given twice, first on line %d", what, key.Value, first)
+		case allowed != nil && d.removed[key.Value] != "":
+			d.wrong(key, "%s.%s: %s", what, key.Value, d.removed[key.Value])
 		case allowed != nil && !slices.Contains(allowed, key.Value):
 			d.wrong(key, "%s: there is no %q, only %s", what, key.Value, strings.Join(allowed, ", "))
 		default:

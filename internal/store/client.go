@@ -315,13 +315,13 @@ func (c *Client) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResp
 		return pb.NewKVClient(at.ActiveConnection()).Range(ctx, req)
 	})
 	if err != nil {
-		return nil, c.explain(ctx, err, func() []Right { return []Right{{false, string(req.Key), string(req.RangeEnd)}} })
+		return nil, c.explain(ctx, err, func() []Right { return []Right{{false, KeyRange{string(req.Key), string(req.RangeEnd)}}} })
 	}
 	return resp, c.cluster.checkRevision(sent, seen, resp.Header.Revision)
 }
 
 // History counts the restores of etcd that responses have shown: by an earlier revision than one
-// before, or by the id of another cluster.
+// before, a far later one, or the id of another cluster.
 func (c *Client) History() uint64 { return c.cluster.at.Load().number }
 
 // Cluster returns the id of the cluster that the client works with, and a channel that is closed when

@@ -121,22 +121,39 @@ func (c *Cluster) replace(now *history, by uint64) {
 	}
 }
 
+// bumped is how many revisions later an answer is at least if etcd was restored with --bump-revision: it writes fewer in an hour.
+const bumped = 100_000_000
+
+// continues reports whether one history of etcd may have both revisions, the second one in a later answer.
+func continues(seen, rev int64) bool { return rev >= seen && (seen == 0 || rev-seen < bumped) }
+
 // checkRevision checks the revision of a response to a request that was sent when revision seen was
-// known. Every such response is at least as new, unless etcd was restored from a snapshot. Then
+// known. Every such response is at least as new, and not much newer, unless etcd was restored from a snapshot. Then
 // another history begins there, and [Client.History] has the feeds read everything again.
 func (c *Cluster) checkRevision(sent *history, seen, rev int64) error {
-	if rev >= seen {
+	if continues(seen, rev) {
 		c.note(sent, rev)
 		return nil
 	}
+	c.restored(sent, seen, rev)
+	return fmt.Errorf("%w: it is at revision %d after %d", ErrRestored, rev, seen)
+}
+
+// restored begins another history after one, if that has not ended yet.
+func (c *Cluster) restored(of *history, seen, rev int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := c.at.Load(); now == sent {
+	now := c.at.Load()
+	switch {
+	case now != of:
+		return
+	case rev < seen:
 		c.log.Warn("the revisions of etcd have gone back: it was restored without --bump-revision, so fencing tokens may be issued twice; restart all sidecars, coordinators and workers",
 			"before", seen, "now", rev)
-		c.advance(now.cluster, now.number+1, rev, now.over)
+	default:
+		c.log.Warn("etcd was restored from a snapshot, and is the same cluster: everything is read again", "before", seen, "now", rev)
 	}
-	return fmt.Errorf("%w: it is at revision %d after %d", ErrRestored, rev, seen)
+	c.advance(now.cluster, now.number+1, rev, now.over)
 }
 
 // advance begins another history. The lock is held.
@@ -151,7 +168,11 @@ func (c *Cluster) note(of *history, rev int64) {
 	h := c.at.Load()
 	for h.number == of.number {
 		now := h.highest.Load()
-		if now >= rev || h.highest.CompareAndSwap(now, rev) {
+		switch {
+		case now < rev && !continues(now, rev):
+			c.restored(h, now, rev)
+			return
+		case now >= rev || h.highest.CompareAndSwap(now, rev):
 			return
 		}
 	}

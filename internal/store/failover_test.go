@@ -210,7 +210,9 @@ func TestAnEtcdThatWasRestoredIsNoticedOnce(t *testing.T) {
 		{7, 10, nil}, {7, 20, nil}, {7, 20, nil},
 		{7, 15, store.ErrRestored}, // from a backup
 		{7, 15, nil}, {7, 16, nil}, {7, 30, nil},
-		{8, 31, store.ErrOtherCluster}, {8, 32, store.ErrOtherCluster}, {7, 31, nil},
+		{7, 1_000_000_030, store.ErrRestored}, // with --bump-revision
+		{7, 1_000_000_031, nil}, {7, 1_000_000_031, nil},
+		{8, 31, store.ErrOtherCluster}, {8, 32, store.ErrOtherCluster}, {7, 1_000_000_040, nil},
 	} {
 		if err := answer(step.cluster, step.rev); !errors.Is(err, step.want) || (step.want == nil) != (err == nil) {
 			t.Errorf("answer %d, cluster %d at revision %d: %v, want %v", i, step.cluster, step.rev, err, step.want)

@@ -110,10 +110,10 @@ func (fd *feeding) next() store.FeedMessage {
 	}
 }
 
-// want reads the next message that is more than progress, and compares its text.
+// want reads the next message that is more than progress, and compares its text. Progress alone is enough for an hour.
 func (fd *feeding) want(text string) store.FeedMessage {
 	fd.t.Helper()
-	for {
+	for begin := time.Now(); time.Since(begin) < time.Hour; {
 		m := fd.next()
 		if m.Snapshot == nil && len(m.Events) == 0 {
 			continue
@@ -123,6 +123,8 @@ func (fd *feeding) want(text string) store.FeedMessage {
 		}
 		return m
 	}
+	fd.t.Fatalf("progress alone was delivered within an hour, want %q", text)
+	return store.FeedMessage{}
 }
 
 // describe writes a message as "snapshot: a b", "put a, del b" or "progress".
@@ -321,6 +323,7 @@ func TestASnapshotThatHangsIsTriedAgain(t *testing.T) {
 		fd.etcd.Inject(func(c storetest.Call) storetest.Fault {
 			return storetest.Fault{Drop: c.Op == storetest.OpRange && hung.Add(1) == 1}
 		})
+		synctest.Wait() // until the watch is open that breaks
 		fd.etcd.BreakWatches(store.ErrCompacted)
 		begin := time.Now()
 		fd.want("snapshot: a")

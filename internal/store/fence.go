@@ -5,12 +5,13 @@ package store
 // refuse all earlier holders, if a pool of one slot guards it. Claims that one transaction grants
 // have the same token.
 //
-// It is the revision at which the keys of the holder were put, times 1024, plus how often what
-// they hold was granted again since without a write. Revisions stay below 2^43 for longer than
-// any etcd lives, so fencing tokens stay below 2^53, and JSON numbers carry them exactly.
+// It is the revision at which the keys of the holder were put, times 1024. Revisions stay below
+// 2^43 for longer than any etcd lives, so fencing tokens stay below 2^53, and JSON numbers carry
+// them exactly.
 type Fence int64
 
-// grantsPerRevision is how many holders can follow each other under one revision of their keys.
+// grantsPerRevision keeps fencing tokens above those of versions that could grant the same keys
+// up to 1,023 times more without a write.
 const grantsPerRevision = 1024
 
 // FenceAt returns the fencing token of what was put at a revision.
@@ -18,7 +19,3 @@ func FenceAt(revision int64) Fence { return Fence(revision * grantsPerRevision) 
 
 // Revision returns the revision at which the keys of its holder were put.
 func (f Fence) Revision() int64 { return int64(f) / grantsPerRevision }
-
-// Next returns the fencing token of the next holder of the same keys. It is false if there is
-// none until they are put again.
-func (f Fence) Next() (Fence, bool) { return f + 1, (f+1)%grantsPerRevision != 0 }

@@ -39,55 +39,36 @@ func (k Keys) Spec(pool string) string { return k.pools + pool + "/spec" }
 // Slots is the prefix of all slot keys of a pool.
 func (k Keys) Slots(pool string) string { return k.pools + pool + "/slots/" }
 
-// Group is the prefix of the slot keys of one slot group.
-func (k Keys) Group(pool string, group int) string {
-	var buf [keyBuffer]byte
-	return string(k.appendGroup(buf[:0], pool, group))
-}
+// DemandsAll is the prefix of the demands of all instances in a pool.
+func (k Keys) DemandsAll(pool string) string { return k.pools + pool + "/demands/" }
 
-// Slot is the key of one slot.
-func (k Keys) Slot(pool string, group, index int) string {
-	var buf [keyBuffer]byte
-	return string(appendPadded(k.appendGroup(buf[:0], pool, group), index, 5))
-}
+// PendingAll is the prefix of the keys that exist while claims wait for a pool.
+func (k Keys) PendingAll() string { return k.prefix + "pending/" }
 
-// keyBuffer is enough for the usual slot key to be spelled on the stack; a longer
-// one is allocated.
-const keyBuffer = 128
+// Pending is the one of a pool.
+func (k Keys) Pending(pool string) string { return k.PendingAll() + pool }
 
-func (k Keys) appendGroup(b []byte, pool string, group int) []byte {
-	b = append(append(append(b, k.pools...), pool...), "/slots/"...)
-	return append(appendPadded(b, group, 2), '/')
-}
+// IDs is the prefix of the keys of claims whose ids their users have chosen.
+func (k Keys) IDs() string { return k.prefix + "ids/" }
 
-// Waiters is the prefix of a pool's waiters.
-func (k Keys) Waiters(pool string) string { return k.pools + pool + "/waiters/" }
+// ID is the key of one such claim.
+func (k Keys) ID(claim string) string { return k.IDs() + claim }
 
-// Waiter is the key of one waiter of a pool.
-func (k Keys) Waiter(pool, order string) string { return k.Waiters(pool) + order }
+// OffersAll is the prefix of the offers to all instances.
+func (k Keys) OffersAll() string { return k.prefix + "offers/" }
 
-// Queued is the key that exists while claims wait for a pool.
-func (k Keys) Queued(pool string) string { return k.pools + pool + "/queued" }
+// OffersTo is the prefix of those to the instances of a host.
+func (k Keys) OffersTo(host string) string { return k.OffersAll() + host + "/" }
 
-// Dispatcher is the key of the instance that grants the waiters of a pool.
-func (k Keys) Dispatcher(pool string) string { return k.pools + pool + "/dispatcher" }
+// DispatcherRange is the range of all keys that a dispatcher follows, from the first offers to the last key of a pool. It
+// also has what is pending, and nothing else: one watch shows them all in their order.
+func (k Keys) DispatcherRange() KeyRange { return KeyRange{k.OffersAll(), Prefix(k.pools).End} }
 
-// Recall is the key by which the dispatcher of a pool recalls the slots that hosts retain.
-func (k Keys) Recall(pool string) string { return k.pools + pool + "/recall" }
+// Dispatcher is the prefix of the keys that say who dispatches.
+func (k Keys) Dispatcher() string { return k.prefix + "dispatcher/" }
 
-// Notices is the prefix of the keys by which a pool's dispatcher notifies an instance of
-// grants.
-func (k Keys) Notices(pool, host, instance string) string {
-	return k.grants(pool) + host + "/" + instance + "/"
-}
-
-// grants is the prefix of all of a pool's.
-func (k Keys) grants(pool string) string { return k.pools + pool + "/grants/" }
-
-// Notice is the key for the grant of one of its claims.
-func (k Keys) Notice(pool, host, instance, claim string) string {
-	return k.Notices(pool, host, instance) + claim
-}
+// Layout is the key that has the version of the layout.
+func (k Keys) Layout() string { return k.prefix + "layout" }
 
 // Hosts is the prefix of the presence keys of all instances.
 func (k Keys) Hosts() string { return k.prefix + "hosts/" }
@@ -334,69 +315,6 @@ func (k Keys) Actions() string { return k.prefix + "actions/" }
 // Action is the key of one of them; ids grow with time.
 func (k Keys) Action(id string) string { return k.Actions() + id }
 
-// PoolKeyKind is what a key under [Keys.Pools] holds.
-type PoolKeyKind int
-
-// The kinds of keys of a pool.
-const (
-	SpecKey PoolKeyKind = iota + 1
-	SlotKey
-	WaiterKey
-	QueuedKey
-	RecallKey
-	DispatcherKey
-	NoticeKey
-)
-
-// PoolKey is a key under [Keys.Pools], taken apart.
-type PoolKey struct {
-	Kind  PoolKeyKind
-	Pool  string
-	Group int    // of a SlotKey
-	Index int    // of a SlotKey
-	Order string // of a WaiterKey
-
-	Host, Instance, Claim string // of a NoticeKey
-}
-
-// ParsePoolKey takes a key under [Keys.Pools] apart. A key that berth does not
-// spell is an error that names it.
-func (k Keys) ParsePoolKey(key string) (PoolKey, error) {
-	rest, ok := strings.CutPrefix(key, k.pools)
-	if !ok {
-		return PoolKey{}, fmt.Errorf("key %q is not under %q", key, k.pools)
-	}
-	pool, rest, _ := strings.Cut(rest, "/")
-	kind, rest, more := strings.Cut(rest, "/")
-	switch {
-	case pool == "":
-	case kind == "spec" && !more:
-		return PoolKey{Kind: SpecKey, Pool: pool}, nil
-	case kind == "queued" && !more:
-		return PoolKey{Kind: QueuedKey, Pool: pool}, nil
-	case kind == "recall" && !more:
-		return PoolKey{Kind: RecallKey, Pool: pool}, nil
-	case kind == "dispatcher" && !more:
-		return PoolKey{Kind: DispatcherKey, Pool: pool}, nil
-	case kind == "grants":
-		host, rest, _ := strings.Cut(rest, "/")
-		instance, claim, _ := strings.Cut(rest, "/")
-		if host != "" && instance != "" && claim != "" && !strings.Contains(claim, "/") {
-			return PoolKey{Kind: NoticeKey, Pool: pool, Host: host, Instance: instance, Claim: claim}, nil
-		}
-	case kind == "waiters" && rest != "" && !strings.Contains(rest, "/"):
-		return PoolKey{Kind: WaiterKey, Pool: pool, Order: rest}, nil
-	case kind == "slots":
-		g, i, _ := strings.Cut(rest, "/")
-		group, errG := parsePadded(g, 2)
-		index, errI := parsePadded(i, 5)
-		if errG == nil && errI == nil {
-			return PoolKey{Kind: SlotKey, Pool: pool, Group: group, Index: index}, nil
-		}
-	}
-	return PoolKey{}, fmt.Errorf("key %q is none that berth writes", key)
-}
-
 // RangeEnd returns the end of the range that holds every key under prefix.
 func RangeEnd(prefix string) []byte {
 	end := []byte(prefix)
@@ -407,29 +325,4 @@ func RangeEnd(prefix string) []byte {
 		}
 	}
 	return []byte{0} // every key there is
-}
-
-// appendPadded writes a number with at least width digits, so that keys of one
-// prefix sort as their numbers do.
-func appendPadded(b []byte, n, width int) []byte {
-	for most := 10; width > 1; width, most = width-1, most*10 {
-		if n < most {
-			b = append(b, '0')
-		}
-	}
-	return strconv.AppendInt(b, int64(n), 10)
-}
-
-// parsePadded reads what [appendPadded] wrote and refuses every other spelling,
-// so that two keys never mean the same slot.
-func parsePadded(s string, width int) (int, error) {
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		return 0, err
-	}
-	var buf [20]byte
-	if n < 0 || n > 1<<30 || string(appendPadded(buf[:0], n, width)) != s {
-		return 0, fmt.Errorf("%q is no slot number", s)
-	}
-	return n, nil
 }

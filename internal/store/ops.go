@@ -60,16 +60,6 @@ func Present(key string) *pb.Compare {
 	}
 }
 
-// LeaseEquals holds if the key exists on a lease.
-func LeaseEquals(key string, lease LeaseID) *pb.Compare {
-	return &pb.Compare{
-		Result:      pb.Compare_EQUAL,
-		Target:      pb.Compare_LEASE,
-		Key:         []byte(key),
-		TargetUnion: &pb.Compare_Lease{Lease: int64(lease)},
-	}
-}
-
 // ValueEquals holds if the key exists with that value.
 func ValueEquals(key string, value []byte) *pb.Compare {
 	return &pb.Compare{

@@ -17,33 +17,32 @@ import (
 
 // Right is a right of a user of etcd, to read or to write a range of keys.
 type Right struct {
-	write    bool
-	key, end string // as in a request to etcd: no end is that key alone
+	write bool
+	KeyRange
 }
 
-// ReadRights returns the rights to read what is under prefixes.
-func ReadRights(prefixes ...string) []Right { return rightsOn(false, prefixes) }
+// ReadRights returns the rights to read ranges.
+func ReadRights(ranges ...KeyRange) (all []Right) {
+	for _, r := range ranges {
+		all = append(all, Right{false, r})
+	}
+	return all
+}
 
-// WriteRights returns the rights to read and write what is under prefixes.
-func WriteRights(prefixes ...string) []Right { return rightsOn(true, prefixes) }
-
-func rightsOn(write bool, prefixes []string) (all []Right) {
-	for _, p := range prefixes {
-		if write {
-			all = append(all, Right{true, p, string(RangeEnd(p))})
-		}
-		all = append(all, Right{false, p, string(RangeEnd(p))})
+// WriteRights returns the rights to read and write ranges.
+func WriteRights(ranges ...KeyRange) (all []Right) {
+	for _, r := range ranges {
+		all = append(all, Right{true, r}, Right{false, r})
 	}
 	return all
 }
 
 // String returns what the right allows, and on which keys.
 func (r Right) String() string {
-	keys := KeyRange{r.key, r.end}.String()
 	if r.write {
-		return "write " + keys
+		return "write " + r.KeyRange.String()
 	}
-	return "read " + keys
+	return "read " + r.KeyRange.String()
 }
 
 // last is the end of a range that has no end, behind every key.
@@ -58,14 +57,6 @@ func span(key, end string) (string, string) {
 		return key, last
 	}
 	return key, end
-}
-
-// InstanceRights returns the rights that any instance of berth on a host needs at its
-// start. It also writes to all keys but the spec of the pools that it claims; which these are
-// shows later.
-func (k Keys) InstanceRights(host string) []Right {
-	return append(ReadRights(k.Pools()), WriteRights(
-		k.Instances(host), k.Leases(host), k.Guards(host), k.Active(host), k.Revocations(host))...)
 }
 
 // Rights are those of the user of a connection.
@@ -100,7 +91,7 @@ func (r Rights) Missing(rights ...Right) (missing []Right) {
 // covers reports whether permissions of a kind together cover a range. etcd merges them in
 // the same way.
 func (r Rights) covers(want Right, kind authpb.Permission_Type) bool {
-	from, end := span(want.key, want.end)
+	from, end := span(want.Key, want.End)
 	for moved := true; moved && from < end; {
 		moved = false
 		for _, p := range r.held {
@@ -283,17 +274,17 @@ func (c *Client) explain(ctx context.Context, err error, needs func() []Right) e
 // branches, and of all nested transactions.
 func rightsFor(t *pb.TxnRequest, all []Right) []Right {
 	for _, c := range t.Compare {
-		all = append(all, Right{false, string(c.Key), string(c.RangeEnd)})
+		all = append(all, Right{false, KeyRange{string(c.Key), string(c.RangeEnd)}})
 	}
 	for _, ops := range [][]*pb.RequestOp{t.Success, t.Failure} {
 		for _, op := range ops {
 			switch r := op.Request.(type) {
 			case *pb.RequestOp_RequestRange:
-				all = append(all, Right{false, string(r.RequestRange.Key), string(r.RequestRange.RangeEnd)})
+				all = append(all, Right{false, KeyRange{string(r.RequestRange.Key), string(r.RequestRange.RangeEnd)}})
 			case *pb.RequestOp_RequestPut:
-				all = append(all, Right{true, string(r.RequestPut.Key), ""})
+				all = append(all, Right{true, KeyRange{string(r.RequestPut.Key), ""}})
 			case *pb.RequestOp_RequestDeleteRange:
-				all = append(all, Right{true, string(r.RequestDeleteRange.Key), string(r.RequestDeleteRange.RangeEnd)})
+				all = append(all, Right{true, KeyRange{string(r.RequestDeleteRange.Key), string(r.RequestDeleteRange.RangeEnd)}})
 			case *pb.RequestOp_RequestTxn:
 				all = rightsFor(r.RequestTxn, all)
 			}

@@ -104,11 +104,11 @@ func TestRightsAddUp(t *testing.T) {
 		"each by itself":      {[]*authpb.Permission{perm(authpb.WRITE, "/b/", "/b0"), perm(authpb.READ, "/", "/c")}, 0},
 	} {
 		r := store.NewRights("ann", c.held...)
-		if missing := r.Missing(store.WriteRights("/b/")...); len(missing) != c.missing {
+		if missing := r.Missing(store.WriteRights(store.Prefix("/b/"))...); len(missing) != c.missing {
 			t.Errorf("%s: missing are %v", name, missing)
 		}
 	}
-	if missing := (store.Rights{}).Missing(store.WriteRights("/b/")...); len(missing) > 0 {
+	if missing := (store.Rights{}).Missing(store.WriteRights(store.Prefix("/b/"))...); len(missing) > 0 {
 		t.Errorf("without users: %v", missing)
 	}
 }
@@ -132,13 +132,17 @@ func TestARefusalNamesTheUserAndTheKey(t *testing.T) {
 		mustSay(t, err, store.ErrDenied, "read /else/")
 	}
 
-	if err := store.Require(long(t), c, store.WriteRights("/berth/a/")...); err != nil {
+	if err := store.Require(long(t), c, store.WriteRights(store.Prefix("/berth/a/"))...); err != nil {
 		t.Error(err)
 	}
-	if err := store.Require(long(t), as("root"), store.WriteRights("/else/")...); err != nil {
+	if err := store.Require(long(t), as("root"), store.WriteRights(store.Prefix("/else/"))...); err != nil {
 		t.Error(err)
 	}
-	mustSay(t, store.Require(long(t), c, append(store.WriteRights("/else/", "/berth/"), store.ReadRights("/1", "/2", "/3", "/4")...)...),
+	missing := store.WriteRights(store.Prefix("/else/"), store.Prefix("/berth/"))
+	for _, prefix := range []string{"/1", "/2", "/3", "/4"} {
+		missing = append(missing, store.ReadRights(store.Prefix(prefix))...)
+	}
+	mustSay(t, store.Require(long(t), c, missing...),
 		store.ErrDenied, `user "berth" of etcd has no right to write /else/, read /1, read /2, read /3 (and 1 more)`)
 }
 

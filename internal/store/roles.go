@@ -10,12 +10,20 @@ import (
 type Role struct {
 	// Name is the name in etcd, such as berth-host-web-1.
 	Name string
-	// Reads and Writes are prefixes of keys that the role may read, and read and write.
-	Reads, Writes []string
+	// Reads and Writes are the keys that the role may read, and read and write.
+	Reads, Writes []KeyRange
 }
 
 // RootRole is the role that may do everything. It belongs to etcd itself.
 const RootRole = rootRole
+
+// The kinds of roles whose rights processes check at their start.
+const (
+	HostRole        = "host"
+	DispatcherRole  = "dispatcher"
+	CoordinatorRole = "coordinator"
+	SourceRole      = "source"
+)
 
 // RoleKind is a kind of roles: a word, and what follows it after a colon.
 type RoleKind struct {
@@ -26,7 +34,7 @@ type RoleKind struct {
 	// For says which processes need the role.
 	For string
 
-	rights func(k Keys, of string) (reads, writes []string)
+	rights func(k Keys, of string) (reads, writes []KeyRange)
 }
 
 // String returns how a role of the kind is written.
@@ -41,11 +49,22 @@ func (r RoleKind) String() string {
 const all = "*"
 
 // below returns the keys with a prefix of one object, or of all.
-func below(prefix, of string) string {
+func below(prefix, of string) KeyRange {
 	if of == all {
-		return prefix
+		return Prefix(prefix)
 	}
-	return prefix + of + "/"
+	return Prefix(prefix + of + "/")
+}
+
+// oneKey is the range of one key.
+func oneKey(key string) KeyRange { return KeyRange{Key: key} }
+
+// prefixes returns the ranges of prefixes.
+func prefixes(all ...string) (ranges []KeyRange) {
+	for _, p := range all {
+		ranges = append(ranges, Prefix(p))
+	}
+	return ranges
 }
 
 // RoleKinds are the kinds of roles.
@@ -54,70 +73,87 @@ var RoleKinds = []RoleKind{
 		Kind: "admin", For: "`berth server`, and operators who run `berth cluster`: everything. It is the role `root` of etcd",
 	},
 	{
-		Kind: "host", Of: "HOST", Every: true, For: "each sidecar, worker and `berth exec` of the host",
-		rights: func(k Keys, host string) (reads, writes []string) {
-			for _, prefix := range []string{k.Hosts(), k.LeasesAll(), k.GuardsAll(), k.ActiveAll(), k.RevocationsAll()} {
+		Kind: HostRole, Of: "HOST", Every: true, For: "each sidecar, worker and `berth exec` of the host",
+		rights: func(k Keys, host string) (reads, writes []KeyRange) {
+			for _, prefix := range []string{k.Hosts(), k.LeasesAll(), k.GuardsAll(), k.ActiveAll(), k.RevocationsAll(), k.OffersAll()} {
 				writes = append(writes, below(prefix, host))
 			}
-			return []string{k.Pools()}, writes
+			return append(prefixes(k.Pools(), k.PendingAll(), k.Dispatcher()), oneKey(k.Layout())), append(writes, Prefix(k.IDs()))
 		},
 	},
 	{
 		Kind: "pool", Of: "POOL", Every: true, For: "those that claim slots of the pool. `*` may also change all pools",
-		rights: func(k Keys, pool string) (reads, writes []string) {
+		rights: func(k Keys, pool string) (reads, writes []KeyRange) {
 			if pool == all {
-				return nil, []string{k.Pools()}
+				return nil, append(prefixes(k.Pools(), k.PendingAll()), oneKey(k.Layout()))
 			}
-			return nil, []string{k.Slots(pool), k.Waiters(pool), k.Queued(pool), k.Dispatcher(pool), k.Recall(pool), k.grants(pool)}
+			return nil, append(prefixes(k.Slots(pool), k.DemandsAll(pool)), oneKey(k.Pending(pool)))
+		},
+	},
+	{
+		Kind: DispatcherRole, For: "hosts that may dispatch the claims of all hosts while no coordinator runs",
+		rights: func(k Keys, _ string) (reads, writes []KeyRange) {
+			return []KeyRange{k.DispatcherRange()}, prefixes(k.OffersAll(), k.PendingAll(), k.Dispatcher())
 		},
 	},
 	{
 		Kind: "viewer", For: "each sidecar, and commands that only read, such as `berth pools list`, `why`, `verify` and `export`",
-		rights: func(k Keys, _ string) (reads, writes []string) { return []string{k.Prefix()}, nil },
+		rights: func(k Keys, _ string) (reads, writes []KeyRange) { return prefixes(k.Prefix()), nil },
 	},
 	{
 		Kind: "worker", For: "each worker",
-		rights: func(k Keys, _ string) (reads, writes []string) {
-			return []string{k.Hosts(), k.Runs(), k.WorksAll(), k.Followers(), k.Workers()},
-				[]string{k.StepsAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll()}
+		rights: func(k Keys, _ string) (reads, writes []KeyRange) {
+			return prefixes(k.Hosts(), k.Runs(), k.WorksAll(), k.Followers(), k.Workers()),
+				prefixes(k.StepsAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll())
 		},
 	},
 	{
 		Kind: "runs", For: "each sidecar that accepts runs, or has executors",
-		rights: func(k Keys, _ string) (reads, writes []string) {
-			return []string{k.Pools(), k.Limits()}, k.ofRuns()
+		rights: func(k Keys, _ string) (reads, writes []KeyRange) {
+			return append(prefixes(k.Pools(), k.Limits()), oneKey(k.Layout())), k.ofRuns()
 		},
 	},
 	{
 		Kind: "operator", For: "each sidecar whose users are operators, and commands that change something, such as `berth pools set` and `berth submit`",
-		rights: func(k Keys, _ string) (reads, writes []string) {
-			return []string{k.Prefix()}, append(k.ofRuns(), k.Pools(), k.Limits(), k.RevocationsAll(), k.Workers(), k.Sources(), k.Actions())
+		rights: func(k Keys, _ string) (reads, writes []KeyRange) {
+			writes = append(k.ofRuns(), prefixes(k.Pools(), k.PendingAll(), k.IDs(), k.Limits(), k.RevocationsAll(), k.Workers(), k.Sources(), k.Actions())...)
+			return prefixes(k.Prefix()), append(writes, oneKey(k.Layout()))
 		},
 	},
 	{
-		Kind: "coordinator", Of: "HOST", Every: true, For: "a coordinator on the host, also one within a sidecar",
-		rights: func(k Keys, host string) (reads, writes []string) {
-			return []string{k.Prefix()}, []string{
-				below(k.Hosts(), host), k.GuardsAll(), k.Coordinators(), k.Pools(), k.RevocationsAll(),
-				k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(), k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll(),
-			}
+		Kind: CoordinatorRole, Of: "HOST", Every: true, For: "a coordinator on the host, also one within a sidecar",
+		rights: func(k Keys, host string) (reads, writes []KeyRange) {
+			return prefixes(k.Prefix()), append([]KeyRange{below(k.Hosts(), host)}, prefixes(
+				k.GuardsAll(), k.Coordinators(), k.Pools(), k.PendingAll(), k.IDs(), k.OffersAll(), k.Dispatcher(), k.RevocationsAll(),
+				k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(), k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll())...)
 		},
 	},
 	{
-		Kind: "source", Of: "NAME@HOST", For: "the process that runs the source on the host",
-		rights: func(k Keys, of string) (reads, writes []string) {
+		Kind: SourceRole, Of: "NAME@HOST", For: "the process that runs the source on the host",
+		rights: func(k Keys, of string) (reads, writes []KeyRange) {
 			name, host, _ := strings.Cut(of, "@")
-			return []string{k.Pools(), k.Limits(), k.CanceledAll()},
-				[]string{k.Source(name), k.Instances(host), k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(), k.WorksAll(), k.EventsAll()}
+			return append(prefixes(k.Pools(), k.Limits(), k.CanceledAll()), oneKey(k.Layout())), prefixes(
+				k.Source(name), k.Instances(host), k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(), k.WorksAll(), k.EventsAll())
 		},
 	},
 }
 
 // ofRuns returns the keys of runs and their steps.
-func (k Keys) ofRuns() []string {
-	return []string{
-		k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(), k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll(), k.Followers(),
+func (k Keys) ofRuns() []KeyRange {
+	return prefixes(
+		k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(), k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll(), k.Followers())
+}
+
+// RightsOf returns the rights of a role of a kind. A process checks those of its own at its start. Any instance has the
+// role of its host: it also needs those of the pools that it claims, and which these are shows later.
+func (k Keys) RightsOf(kind, of string) []Right {
+	for _, r := range RoleKinds {
+		if r.Kind == kind {
+			reads, writes := r.rights(k, of)
+			return append(ReadRights(reads...), WriteRights(writes...)...)
+		}
 	}
+	return nil
 }
 
 // Role returns the role that a text names, such as viewer, host:web-1 or pool:*. Its error says

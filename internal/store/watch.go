@@ -109,7 +109,7 @@ func (w *clientWatch) run(keys KeyRange, from int64) {
 		m := WatchMessage{Err: classify("watch", r.Err())}
 		switch {
 		case m.Err != nil:
-			m.Err = w.client.explain(w.ctx, m.Err, func() []Right { return []Right{{false, keys.Key, keys.End}} })
+			m.Err = w.client.explain(w.ctx, m.Err, func() []Right { return []Right{{false, keys}} })
 			w.failed(m.Err)
 			if w.client.login != nil && expiredBy(m.Err) {
 				w.client.login.expired(token)

@@ -2,8 +2,6 @@
 // same capacities and waiters decide the same.
 package admit
 
-import "slices"
-
 // Unlimited is the limit of a pool without one.
 const Unlimited = -1
 
@@ -26,73 +24,37 @@ type Need struct{ Pool, N int }
 // Waiter is what [Admit] needs to know of a waiter.
 type Waiter struct {
 	Needs []Need
-	// Mine is set for waiters that this instance may grant; others only keep their place.
-	Mine bool
 	// Reserve keeps together what the waiter needs while it does not fit.
 	Reserve bool
-	// Yielded waiters can't use their slots now, or their instance does not say that it
-	// takes them: they are passed.
-	Yielded bool
 }
 
-// Decision is the answer of [Admit]: indexes into the waiters it was given, in
-// order.
-type Decision struct {
-	// Grants are waiters that may have their slots now, and that this instance may grant.
-	Grants []int
-	// Fits are those that another instance grants: their slots are kept for them.
-	Fits []int
-	// Free is the free slots of each pool after all waiters, and Reserved says of
-	// each pool whether a waiter has reserved in it.
-	Free     []int
-	Reserved []bool
-}
-
-// Served returns the waiters that may have their slots now, in order.
-func (d Decision) Served() []int {
-	all := slices.Concat(d.Grants, d.Fits)
-	slices.Sort(all)
-	return all
-}
-
-// Admit decides which waiters may take slots now. It is pure, and all instances
-// that see the same capacities and waiters decide the same. Order depends on it;
+// Admit returns the indexes of the waiters that may take slots now, in order. It is pure, and all that
+// see the same capacities and waiters decide the same. Order depends on it;
 // safety does not: each grant is committed under compares of its own.
 //
 // For each waiter, first to last:
-//  1. It takes nothing and keeps nothing if it can't be granted as things are,
-//     or if it is passed.
-//  2. If it fits in all its pools, its slots are taken: it is granted if this
-//     instance may grant it, and else keeps its place.
+//  1. It takes nothing and keeps nothing if it can't be granted as things are.
+//  2. If it fits in all its pools, it takes its slots.
 //  3. Else, if it reserves and no waiter before it has reserved in one of its
 //     pools, its slots are kept together: what is free now and what becomes so
 //     go to nobody behind it.
-func Admit(capacities []Capacity, waiters []*Waiter) Decision {
+func Admit(capacities []Capacity, waiters []*Waiter) (served []int) {
 	k := NewWalk(capacities)
-	d := Decision{Free: k.free, Reserved: k.reserved}
-	if len(waiters) == 0 || !anyFree(k.free) {
-		return d
-	}
 	for i, w := range waiters {
-		if k.Next(w) != Fit {
-			continue
+		if !k.AnyFree() {
+			break // nobody behind fits
 		}
-		if w.Mine {
-			d.Grants = append(d.Grants, i)
-		} else {
-			d.Fits = append(d.Fits, i)
-		}
-		if !anyFree(k.free) {
-			return d // nobody behind fits
+		if k.Next(w) == Fit {
+			served = append(served, i)
 		}
 	}
-	return d
+	return served
 }
 
 // Verdict is what a waiter gets.
 type Verdict int
 
-// Verdicts: the waiter can't be granted as things are, or is passed; it does not fit; it does not fit, and what is free
+// Verdicts: the waiter can't be granted as things are; it does not fit; it does not fit, and what is free
 // is kept for it; it fits, and its slots are taken.
 const (
 	Impossible Verdict = iota
@@ -116,7 +78,7 @@ func NewWalk(capacities []Capacity) *Walk {
 // Next decides about the next waiter.
 func (k *Walk) Next(w *Waiter) Verdict {
 	switch {
-	case w.Yielded || !possible(k.capacities, w):
+	case !possible(k.capacities, w):
 		return Impossible
 	case Fits(k.free, w):
 		take(k.free, w)

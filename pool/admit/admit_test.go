@@ -9,75 +9,67 @@ import (
 	"pgregory.net/rapid"
 )
 
-func wait(mine bool, needs ...Need) *Waiter { return &Waiter{Needs: needs, Mine: mine} }
+func wait(needs ...Need) *Waiter { return &Waiter{Needs: needs} }
 
 func TestAdmit(t *testing.T) {
 	one := func(n int) Need { return Need{Pool: 0, N: n} }
 	two := func(n int) Need { return Need{Pool: 1, N: n} }
 	reserving := func(w *Waiter) *Waiter { w.Reserve = true; return w }
-	yielded := func(w *Waiter) *Waiter { w.Yielded = true; return w }
 	for name, tc := range map[string]struct {
 		capacities []Capacity
 		queue      []*Waiter
-		want       Decision
+		want       []int
 	}{
 		"an empty queue": {capacities: []Capacity{{Limit: 1, Open: true}}},
 		"first come, first served": {
 			capacities: []Capacity{{Limit: 2, Open: true}},
-			queue:      []*Waiter{wait(true, one(1)), wait(false, one(1)), wait(true, one(1))},
-			want:       Decision{Grants: []int{0}, Fits: []int{1}},
+			queue:      []*Waiter{wait(one(1)), wait(one(1)), wait(one(1))},
+			want:       []int{0, 1},
 		},
 		"others that fit pass one that does not": {
 			capacities: []Capacity{{Limit: 3, Used: 2, Open: true}},
-			queue:      []*Waiter{wait(true, one(2)), wait(true, one(1))},
-			want:       Decision{Grants: []int{1}},
+			queue:      []*Waiter{wait(one(2)), wait(one(1))},
+			want:       []int{1},
 		},
 		"but not one that reserves": {
 			capacities: []Capacity{{Limit: 3, Used: 2, Open: true}},
-			queue:      []*Waiter{reserving(wait(true, one(2))), wait(true, one(1))},
+			queue:      []*Waiter{reserving(wait(one(2))), wait(one(1))},
 		},
 		"a second one that reserves keeps nothing": {
 			capacities: []Capacity{{Limit: 9, Used: 5, Open: true}},
-			queue:      []*Waiter{reserving(wait(true, one(5))), reserving(wait(true, one(6))), wait(true, one(1))},
+			queue:      []*Waiter{reserving(wait(one(5))), reserving(wait(one(6))), wait(one(1))},
 		},
 		"all or none of several pools": {
 			capacities: []Capacity{{Limit: 1, Open: true}, {Limit: 1, Used: 1, Open: true}},
-			queue:      []*Waiter{wait(true, one(1), two(1)), wait(true, one(1))},
-			want:       Decision{Grants: []int{1}},
+			queue:      []*Waiter{wait(one(1), two(1)), wait(one(1))},
+			want:       []int{1},
 		},
 		"a reservation keeps slots in all its pools": {
 			capacities: []Capacity{{Limit: 1, Open: true}, {Limit: 1, Used: 1, Open: true}},
-			queue:      []*Waiter{reserving(wait(true, one(1), two(1))), wait(true, one(1))},
+			queue:      []*Waiter{reserving(wait(one(1), two(1))), wait(one(1))},
 		},
 		"paused pools grant nothing and reserve nothing": {
 			capacities: []Capacity{{Limit: 1, Open: true}, {Limit: 1}},
-			queue:      []*Waiter{reserving(wait(true, one(1), two(1))), wait(true, one(1))},
-			want:       Decision{Grants: []int{1}},
+			queue:      []*Waiter{reserving(wait(one(1), two(1))), wait(one(1))},
+			want:       []int{1},
 		},
 		"what can never fit keeps nobody": {
 			capacities: []Capacity{{Limit: 2, Used: 1, Open: true}},
-			queue:      []*Waiter{reserving(wait(true, one(3))), wait(true, one(1))},
-			want:       Decision{Grants: []int{1}},
-		},
-		"a silent head of the queue does not block": {
-			capacities: []Capacity{{Limit: 1, Open: true}},
-			queue:      []*Waiter{yielded(wait(false, one(1))), wait(true, one(1))},
-			want:       Decision{Grants: []int{1}},
+			queue:      []*Waiter{reserving(wait(one(3))), wait(one(1))},
+			want:       []int{1},
 		},
 		"above a lowered limit nobody gets in": {
 			capacities: []Capacity{{Limit: 2, Used: 5, Open: true}},
-			queue:      []*Waiter{wait(true, one(1))},
+			queue:      []*Waiter{wait(one(1))},
 		},
 		"unlimited pools always have free slots": {
 			capacities: []Capacity{{Limit: Unlimited, Used: 1 << 30, Open: true}},
-			queue:      []*Waiter{wait(true, one(1_000_000))},
-			want:       Decision{Grants: []int{0}},
+			queue:      []*Waiter{wait(one(1_000_000))},
+			want:       []int{0},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Admit(tc.capacities, tc.queue)
-			got.Free, got.Reserved = nil, nil // see Space
-			if diff := cmp.Diff(tc.want, got); diff != "" {
+			if diff := cmp.Diff(tc.want, Admit(tc.capacities, tc.queue)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -96,11 +88,7 @@ func drawCapacities(t *rapid.T) []Capacity {
 
 func drawWaiters(t *rapid.T, capacities int) []*Waiter {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) *Waiter {
-		w := &Waiter{
-			Mine:    rapid.Bool().Draw(t, "mine"),
-			Reserve: rapid.Bool().Draw(t, "reserve"),
-			Yielded: rapid.IntRange(0, 9).Draw(t, "yielded") == 0,
-		}
+		w := &Waiter{Reserve: rapid.Bool().Draw(t, "reserve")}
 		for r := range capacities {
 			if rapid.Bool().Draw(t, "in") {
 				w.Needs = append(w.Needs, Need{Pool: r, N: rapid.IntRange(1, 6).Draw(t, "n")})
@@ -129,11 +117,11 @@ func TestAdmitNeverExceedsALimitAndLeavesItsInputAlone(t *testing.T) {
 		capacities := drawCapacities(t)
 		waiters := drawWaiters(t, len(capacities))
 		r, l := clone(capacities, waiters)
-		d := Admit(capacities, waiters)
+		served := Admit(capacities, waiters)
 		if !reflect.DeepEqual(r, capacities) || !reflect.DeepEqual(l, waiters) {
 			t.Fatal("the input was changed")
 		}
-		for _, i := range d.Served() {
+		for _, i := range served {
 			for _, n := range waiters[i].Needs {
 				r[n.Pool].Used += n.N
 			}
@@ -146,30 +134,14 @@ func TestAdmitNeverExceedsALimitAndLeavesItsInputAlone(t *testing.T) {
 	})
 }
 
-func TestAllHostsDecideTheSame(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		capacities := drawCapacities(t)
-		waiters := drawWaiters(t, len(capacities))
-		_, mirrored := clone(capacities, waiters)
-		for _, w := range mirrored {
-			w.Mine = !w.Mine // the other host's sight
-		}
-		a, b := Admit(capacities, waiters), Admit(capacities, mirrored)
-		if !slices.Equal(a.Grants, b.Fits) || !slices.Equal(a.Fits, b.Grants) {
-			t.Fatalf("one host decides %+v, the other %+v", a, b)
-		}
-	})
-}
-
 func TestWithoutReservationsNothingThatFitsIsLeftBehind(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		capacities := drawCapacities(t)
 		waiters := drawWaiters(t, len(capacities))
 		for _, w := range waiters {
-			w.Reserve, w.Yielded = false, false
+			w.Reserve = false
 		}
-		d := Admit(capacities, waiters)
-		in := d.Served()
+		in := Admit(capacities, waiters)
 		free := make([]int, len(capacities))
 		for i, r := range capacities {
 			free[i] = r.Limit - r.Used
@@ -199,15 +171,15 @@ func TestTheFirstThatReservesIsNotStarved(t *testing.T) {
 			return
 		}
 		w := first[0]
-		w.Reserve, w.Yielded, w.Mine = true, false, true
+		w.Reserve = true
 		if !possible(capacities, w) {
 			return
 		}
 		var held []*Waiter // granted in the course of this
 		for round := 0; ; round++ {
 			waiters := append([]*Waiter{w}, drawWaiters(t, len(capacities))...)
-			d := Admit(capacities, waiters)
-			for _, i := range d.Served() {
+			served := Admit(capacities, waiters)
+			for _, i := range served {
 				if i == 0 {
 					return
 				}

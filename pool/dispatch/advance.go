@@ -167,14 +167,14 @@ func (a *advances) shown() (all []wire.OfferKey) {
 }
 
 // advancing reports whether there can be advance offers in a pool: it is full, no claim waits for the whole of it, and at
-// most half as many owners wait as there are slots.
+// most half as many owners wait as there are slots, or one.
 func (p *plan) advancing(f *followed) bool {
 	c := f.capacity()
 	if !c.Open || c.Limit == pool.Unlimited || f.slots.Held() > c.Limit {
 		return false
 	}
 	whole := p.stopped[f] == everything || p.d.book.whole[f] > 0
-	return !whole && len(f.waiting) > 0 && 2*len(f.waiting) <= c.Limit && p.walk.Free()[f.index] <= 0
+	return !whole && len(f.waiting) > 0 && 2*len(f.waiting) <= max(2, c.Limit) && p.walk.Free()[f.index] <= 0
 }
 
 // rank collects what the demands of pools mean for advance offers.

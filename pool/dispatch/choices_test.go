@@ -191,7 +191,7 @@ func TestAClaimOfTheWholePoolIsAlone(t *testing.T) {
 	r.commit("b")
 	r.run()
 	r.want("at last", r.offered(), "c-0-0 db=1")
-	if r.d.Count(WaitedForLoan) == 0 {
+	if r.d.Counts()[WaitedForLoan] == 0 {
 		t.Error("no claim was counted that has waited for a loan")
 	}
 }
@@ -297,8 +297,8 @@ func TestWhoIsPassed(t *testing.T) {
 	r.now = time.Hour + leastPatience
 	r.run()
 	r.want("keys", r.under(r.keys.OffersAll()), "a/hung/passed", "a/i/passed", "a/well/0", "b/i/0")
-	if r.d.Count(Silent) != 1 {
-		t.Errorf("%d were silent", r.d.Count(Silent))
+	if r.d.Counts()[Silent] != 1 {
+		t.Errorf("%d were silent", r.d.Counts()[Silent])
 	}
 	r.commit("b")
 	r.put(store.Delete(r.keys.Offer(wire.OfferKey{Host: "a", Instance: "i", Name: -1})))
@@ -423,7 +423,7 @@ func TestSignOfLife(t *testing.T) {
 	}
 	r.now += markEvery
 	r.d.Events(r.etcd.Revision(), nil, r.now)
-	if revision, ok := r.d.Sleep(r.now); !ok || revision != r.etcd.Revision() || !r.d.Asleep() {
+	if revision, ok := r.d.Sleep(r.now); !ok || revision != r.etcd.Revision() || r.d.view.listed != 0 {
 		t.Error("it does not sleep")
 	}
 	if r.next() != nil || r.d.Wake(r.now) != never {
@@ -519,8 +519,8 @@ func TestPauses(t *testing.T) {
 			t.Errorf("pending after %d offers: %v", i+1, pending)
 		}
 	}
-	if r.commit("a"); r.d.Count(Declined) != 9 {
-		t.Errorf("%d declined", r.d.Count(Declined))
+	if r.commit("a"); r.d.Counts()[Declined] != 9 {
+		t.Errorf("%d declined", r.d.Counts()[Declined])
 	}
 	r.run()
 	r.want("at last", r.under(r.keys.Pending("")))
@@ -715,7 +715,7 @@ func TestRefusedTransactions(t *testing.T) {
 	}
 	r.now += mostRetry
 	r.put(store.Put(r.keys.Role(), wire.EncodeRole(wire.Role{Host: "x", Instance: "i", Kind: wire.Service}), 0))
-	if r.next(); !r.d.Lost() || r.next() != nil {
+	if r.next(); !r.d.lost || r.next() != nil {
 		t.Error("it does not know that the role was lost")
 	}
 	r.want("offers", r.offered())

@@ -62,7 +62,7 @@ func TestPlansCostWhatTheyDo(t *testing.T) {
 		r := newRig(t)
 		waiters(r, 1000, tc.waiters, tc.hosts)
 		r.d.plan(r.now)
-		began := r.d.Count(Examined)
+		began := r.d.Counts()[Examined]
 		r.free(0, tc.free)
 		keys := r.d.plan(r.now)
 		offers := 0
@@ -72,7 +72,7 @@ func TestPlansCostWhatTheyDo(t *testing.T) {
 		if offers != tc.free {
 			t.Errorf("%+v: %d offers", tc, offers)
 		}
-		if n := r.d.Count(Examined) - began; n > tc.most {
+		if n := r.d.Counts()[Examined] - began; n > tc.most {
 			t.Errorf("%+v: %d demands were decided about", tc, n)
 		}
 	}
@@ -98,7 +98,7 @@ func TestManyWaitersOfOneHostAreServedInProportion(t *testing.T) {
 				r.d.closed(o, r.now)
 			}
 		}
-		return r.d.Count(Examined)
+		return r.d.Counts()[Examined]
 	}
 	few, many := examined(1_280), examined(12_800)
 	if t.Logf("%d and %d decisions", few, many); many > 11*few {
@@ -113,11 +113,11 @@ func TestOtherPoolsCostNothing(t *testing.T) {
 	r.spec("other", 9, false)
 	r.demand("a", 0, ask(0, "db=2"))
 	r.run()
-	plans := r.d.Count(Examined)
+	plans := r.d.Counts()[Examined]
 	r.hold("x", "other", numbers(0, 9, 1)...)
 	r.put(store.Delete(r.keys.Spec("other")))
-	if r.run(); r.d.Count(Examined) != plans || len(r.d.view.pools) != 1 {
-		t.Errorf("%d decisions, %d pools are followed", r.d.Count(Examined)-plans, len(r.d.view.pools))
+	if r.run(); r.d.Counts()[Examined] != plans || len(r.d.view.pools) != 1 {
+		t.Errorf("%d decisions, %d pools are followed", r.d.Counts()[Examined]-plans, len(r.d.view.pools))
 	}
 	r.put(store.Delete(r.key("a", 0, "db")))
 	r.run()

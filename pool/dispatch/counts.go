@@ -8,7 +8,9 @@ const (
 	Offered         Count = iota // claims that were offered slots by a key
 	OfferedOwn                   // claims of its own instance that were offered slots in memory
 	Refused                      // claims that were refused, since a pool that they need does not exist
+	Committed                    // claims that have taken what they were offered
 	Declined                     // claims whose offer came to nothing
+	Withdrawn                    // claims whose offer was taken back, or that have ended meanwhile
 	Silent                       // offers keys that their owners have left alone
 	WaitedForLoan                // claims that had to wait in a plan for slots that were lent to others
 	PendingShort                 // pools that became pending again for want of free slots
@@ -20,9 +22,17 @@ const (
 	numCounts
 )
 
-type counters [numCounts]int
+// Counts are how many there were of each [Count].
+type Counts [numCounts]int
 
-func (c *counters) add(of Count) { c[of]++ }
+func (c *Counts) add(of Count) { c[of]++ }
 
-// Count returns a count since the dispatcher began. It never becomes less.
-func (d *Dispatcher) Count(c Count) int { return d.counts[c] }
+// Add adds the counts of another dispatcher.
+func (c *Counts) Add(other Counts) {
+	for of, n := range other {
+		c[of] += n
+	}
+}
+
+// Counts returns what was counted since the dispatcher began. None becomes less.
+func (d *Dispatcher) Counts() Counts { return d.counts }

@@ -55,7 +55,7 @@ type stage int
 const (
 	waits stage = iota
 	ended       // it has slots, though it may be in etcd still
-	gone        // it is no longer in etcd
+	gone        // it is no longer in etcd, and was not seen to have slots
 )
 
 // demand is a claim that waits for slots.

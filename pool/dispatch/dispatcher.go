@@ -27,7 +27,7 @@ type Dispatcher struct {
 	keys     wire.Keys
 	self     instance
 	role     int64
-	lost     bool
+	lost     bool // the role was: nothing is sent any longer
 	view     view
 	batches  map[batchName]*batch
 	changed  map[batchName]bool
@@ -47,7 +47,7 @@ type Dispatcher struct {
 	planAt   time.Duration
 	failing  map[*demand]bool // demands with two or more offers that came to nothing
 	pace     pace
-	counts   counters
+	counts   Counts
 }
 
 // New returns a dispatcher that knows nothing. Show it a [Listing] of all first.
@@ -66,9 +66,6 @@ func New(o Options) *Dispatcher {
 	}
 }
 
-// Lost reports whether the role was lost.
-func (d *Dispatcher) Lost() bool { return d.lost }
-
 // Demands returns how many demands the view has that have no slots.
 func (d *Dispatcher) Demands() (n int) {
 	for _, o := range d.owners.all {
@@ -76,6 +73,9 @@ func (d *Dispatcher) Demands() (n int) {
 	}
 	return n
 }
+
+// Pending returns how many pools are pending. A dispatcher that sleeps knows of none.
+func (d *Dispatcher) Pending() int { return len(d.view.pending) }
 
 // Listing is what was read at one revision: all keys of some pools and, if All is set, all offers and pending keys.
 type Listing struct {
@@ -389,20 +389,19 @@ func (d *Dispatcher) queue(x *demand) {
 	}
 }
 
-// end ends that a demand is served.
+// end ends that a demand is served. One that has its slots has been served, also when it is no longer in etcd.
 func (d *Dispatcher) end(x *demand, s stage) {
-	if x.stage == waits {
-		x.owner.waiting(-1)
-		for _, n := range x.needs {
-			n.pool.waiting.add(x.owner, -1)
-		}
-		d.order.remove(x)
-		d.comesToNothing(x, false)
-		d.left(x.owner)
+	if x.stage != waits {
+		return
 	}
-	if x.stage != gone {
-		x.end(s)
+	x.owner.waiting(-1)
+	for _, n := range x.needs {
+		n.pool.waiting.add(x.owner, -1)
 	}
+	d.order.remove(x)
+	d.comesToNothing(x, false)
+	x.end(s)
+	d.left(x.owner)
 }
 
 // left acts on that an owner may have no demands.
@@ -422,20 +421,23 @@ func (d *Dispatcher) left(o *owner) {
 	d.owners.forget(o)
 }
 
+// Busy reports whether there are demands, offers or pending pools.
+func (d *Dispatcher) Busy() bool {
+	if len(d.owners.all)+len(d.book.keys)+len(d.book.own)+len(d.book.leaving)+len(d.book.foreign) > 0 {
+		return true
+	}
+	return len(d.view.pending)+len(d.pending.await)+len(d.advances.there)+len(d.advances.await) > 0
+}
+
 // Sleep ends that the dispatcher follows pools, if there is nothing to follow: no demands, offers or pending pools for a
 // second, which its sign of life has said. It is to be woken by a listing of all when a key below pending/ is put after the
 // revision that is returned, or its own instance puts a demand.
 func (d *Dispatcher) Sleep(now time.Duration) (revision int64, ok bool) {
-	busy := len(d.owners.all)+len(d.book.keys)+len(d.book.own)+len(d.book.leaving)+len(d.book.foreign) > 0
-	busy = busy || len(d.view.pending)+len(d.pending.await)+len(d.advances.there)+len(d.advances.await) > 0
-	if busy || d.flight != nil || !d.mark.idle(now) || !d.view.complete() {
+	if d.Busy() || d.flight != nil || !d.mark.idle(now) || !d.view.complete() {
 		return 0, false
 	}
 	return d.view.sleep(), true
 }
-
-// Asleep reports whether it follows nothing: it has not been shown a listing of all, or it sleeps.
-func (d *Dispatcher) Asleep() bool { return d.view.listed == 0 }
 
 // age forgets pools that have had no demands for a while.
 func (d *Dispatcher) age(now time.Duration) {

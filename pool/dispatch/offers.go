@@ -56,14 +56,19 @@ func (d *Dispatcher) closed(o *open, now time.Duration) {
 			o.owner.offered(x, -1)
 		}
 		x.returned()
+		how := Withdrawn
 		switch {
 		case x.stage == ended:
+			how = Committed
 			d.silence.took(now, now-o.since)
 			d.comesToNothing(x, false)
 		case x.stage == waits && (was == put || was == revoked && o.key.Host == ""):
 			x.declined(now)
 			d.comesToNothing(x, x.fails > 1)
-			d.counts.add(Declined)
+			how = Declined
+		}
+		if !l.refused {
+			d.counts.add(how)
 		}
 		d.queue(x)
 	}

@@ -30,6 +30,17 @@ type pending struct {
 	asked map[*followed]wait
 	part  bool          // the last plan has not seen all demands
 	again time.Duration // when a pool that is pending for its crowd is to be checked again
+	// ending is set while the dispatcher ends, and no other follows: none is pending for its crowd then.
+	ending bool
+}
+
+// End has the dispatcher leave no pool pending for which no claim waits: it ends, and there may be no other one. It is false if that was
+// known.
+func (d *Dispatcher) End() (first bool) { return d.pending.end() }
+
+func (p *pending) end() (first bool) {
+	first, p.ending = !p.ending, true
+	return first
 }
 
 func newPending() pending {
@@ -77,7 +88,7 @@ func (d *Dispatcher) pendingChanges(now time.Duration) (all []pendingChange) {
 		if p != nil && d.pending.asked[p] != free || d.pending.await.waits(name, d.view.revision) {
 			continue
 		}
-		if p != nil {
+		if p != nil && !d.pending.ending {
 			if until, many := p.crowd.many(now); many {
 				d.pending.wakeAt(until)
 				continue

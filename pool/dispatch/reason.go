@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/berthhq/berth/pool/wire"
@@ -17,6 +19,23 @@ const (
 	orphaned         // it has its name, and is not known to it
 	silent           // the dispatcher shows no sign of life
 )
+
+// names of the reasons, as they are counted.
+var names = map[reason]string{vacant: "vacant", named: "named", outranked: "outranked", orphaned: "orphaned", silent: "silent"}
+
+// Reasons returns the names of all reasons for which an instance takes the role: nobody has it (vacant), the one that ends
+// names the instance (named), the process of the other one goes behind (outranked), an earlier process of the instance has it
+// (orphaned), or the other one shows no sign of life (silent).
+func Reasons() []string { return slices.Sorted(maps.Values(names)) }
+
+// Taken returns how often the instance has taken the role, by the names of the reasons.
+func (s *Succession) Taken() map[string]int {
+	all := map[string]int{}
+	for why, n := range s.times {
+		all[names[why]] = n
+	}
+	return all
+}
 
 // takeOver is why and when an instance takes the role.
 type takeOver struct {

@@ -252,7 +252,7 @@ func (w *queueWorld) step() {
 	if len(w.former) > 0 && w.IntN(5) == 0 {
 		c := w.former[0]
 		w.show(c, 1)
-		if w.dispatch(c); c.d.Lost() || c.sent == nil {
+		if w.dispatch(c); c.d.lost || c.sent == nil {
 			w.former = w.former[1:]
 		}
 	}
@@ -751,7 +751,7 @@ func (w *queueWorld) checkAdvances(d *Dispatcher, s *state, grants, counted map[
 				all = append(all, x)
 			}
 		}
-		w.check(2*len(waiters) <= p.limit, "advance: %+v, and %d owners wait for %d slots", key, len(waiters), p.limit)
+		w.check(2*len(waiters) <= max(2, p.limit), "advance: %+v, and %d owners wait for %d slots", key, len(waiters), p.limit)
 		next := slices.IndexFunc(all, func(x waiting) bool {
 			return x.instance == of && !offered[instanceDemand{x.instance, x.ref}]
 		})

@@ -49,7 +49,7 @@ func (a *adoption) begin(ctx context.Context) {
 	a.state = adoptNow
 	b, keys, before := a.e.cfg.Backend, wire.Keys{Keys: a.e.cfg.Keys}, a.queue.fencedAt
 	a.e.tasks.Go(func() {
-		err := endEarlier(ctx, b, keys, a.e.cfg.Host, a.e.cfg.Instance, before)
+		err := endEarlier(ctx, b, keys, a.e.cfg.Host, a.e.cfg.Instance, before, a.ids)
 		kvs, readErr := readClaims(ctx, b, keys, a.ids)
 		a.e.inbox.put(func() {
 			if err != nil || readErr != nil {
@@ -64,6 +64,7 @@ func (a *adoption) begin(ctx context.Context) {
 			for _, c := range a.owner.Adopt(kvs, a.e.now()) {
 				a.claims = append(a.claims, a.requests.adopt(c))
 			}
+			a.life.end(func(*pool.Claim) error { return a.life.cause }) // if all have ended meanwhile
 		})
 	})
 }

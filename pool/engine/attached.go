@@ -96,8 +96,8 @@ func poolNames(ctx context.Context, b store.Backend, keys wire.Keys) (names []st
 }
 
 // endEarlier ends what an earlier process of an instance has put into the wait queue before a revision: its leases, with its
-// demands, and the offers to it.
-func endEarlier(ctx context.Context, b store.Backend, keys wire.Keys, host, instance string, before int64) error {
+// demands, and the offers to it. Leases of claims stay, whatever others have attached to them.
+func endEarlier(ctx context.Context, b store.Backend, keys wire.Keys, host, instance string, before int64, claims []store.LeaseID) error {
 	names, err := poolNames(ctx, b, keys)
 	if err != nil {
 		return err
@@ -122,6 +122,9 @@ func endEarlier(ctx context.Context, b store.Backend, keys wire.Keys, host, inst
 				}
 			}
 		}
+	}
+	for _, id := range claims {
+		delete(leases, id)
 	}
 	for id := range leases {
 		if err := b.Revoke(ctx, id); err != nil {

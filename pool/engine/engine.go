@@ -46,9 +46,10 @@ type Config struct {
 	// [pool.WaiterTTL].
 	Leases, WaiterLeases Leases
 	// PollInterval is how often the offers to this instance, and whether anything dispatches, are read while claims wait, in
-	// case that a watch is silent.
-	PollInterval time.Duration
-	Logger       hclog.Logger
+	// case that a watch is silent: each 5 s at least, also if it is 0. PollJitter is the longest time that is added at
+	// random, so that instances do not poll at the same time.
+	PollInterval, PollJitter time.Duration
+	Logger                   hclog.Logger
 }
 
 // Engine makes the claims of one instance.
@@ -63,6 +64,7 @@ type Engine struct {
 	specs   *specs
 	contact *contact
 	feeds   *poolFeeds
+	metrics *metrics
 	*list.Lists
 	*loop
 }
@@ -74,6 +76,7 @@ func New(cfg Config) *Engine {
 	}
 	cfg.Logger = cfg.Logger.Named("pool")
 	e := &Engine{cfg: cfg, start: time.Now(), inbox: newInbox(), stopped: make(chan struct{}), ready: make(chan struct{})}
+	e.metrics = newMetrics(cfg.Kind)
 	e.specs, e.contact, e.Lists = newSpecs(cfg.Backend, cfg.Keys), newContact(e), newLists(e)
 	e.loop, e.feeds = newLoop(e), newPoolFeeds(e)
 	return e

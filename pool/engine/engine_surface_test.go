@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -28,12 +27,12 @@ type opener struct{}
 func (opener) Engine(c enginetest.Config) enginetest.Engine {
 	return surface{engine.New(engine.Config{
 		Backend: c.Backend, Keys: c.Keys, Host: c.Host, Instance: c.Instance, Kind: wire.Service, Leases: c.Leases, WaiterLeases: c.WaiterLeases,
-		PollInterval: c.PollInterval, Logger: c.Logger,
+		PollInterval: c.PollInterval, PollJitter: c.PollJitter, Logger: c.Logger,
 	})}
 }
 
 func (opener) Registry(b store.Backend, keys store.Keys) enginetest.Registry {
-	return registry.Numbered(b, keys)
+	return registry.Registry{Backend: b, Keys: keys}
 }
 func (opener) Revoker(b store.Backend, keys store.Keys) enginetest.Revoker {
 	return revoker{revoke.Revoker{Backend: b, Keys: keys}}
@@ -49,17 +48,7 @@ func (opener) Follower(b store.Backend, keys store.Keys) enginetest.Follower {
 	return follower{list.NewFollower(b, keys, hclog.NewNullLogger())}
 }
 func (opener) Known() map[string]string {
-	const (
-		left = "what says that a pool is pending is left in etcd"
-	)
-	return map[string]string{
-		"an instance that stops refuses new claims and those that wait":                        left,
-		"waiting claims of a process that was killed are gone within 15 s":                     left,
-		"a waiting claim that is not in etcd yet is listed by its instance":                    "only demands in etcd are listed",
-		"metrics count what was granted, refused, lost and is held":                            "it has no metrics yet",
-		"a claim is not granted on a lease that was lost before a restore has brought it back": "a restore has lost leases count again",
-		"names of pools that are not in use are forgotten":                                     "it keeps 1 KB of each",
-	}
+	return nil
 }
 
 // Damage damages a block: a slot key is one slot, whatever its value is.
@@ -135,9 +124,6 @@ func (opener) Queued(ctx context.Context, b store.Backend, keys store.Keys) (n i
 // surface is an engine as its callers see it.
 type surface struct{ *engine.Engine }
 
-func (surface) Describe(chan<- *prometheus.Desc) {}
-func (surface) Collect(chan<- prometheus.Metric) {}
-
 type granted struct{ *pool.Claim }
 
 func (g granted) Grant() enginetest.Grant {
@@ -197,13 +183,13 @@ func (r revoker) FreeBridge(ctx context.Context, in enginetest.Reader, id string
 type reader struct{ s *list.State }
 
 func (r reader) Revision() int64                       { return r.s.Revision() }
-func (r reader) Pools() []pool.Status                  { return r.s.Pools(list.Own{}) }
-func (r reader) Pool(name string) (pool.Detail, error) { return r.s.Pool(name, list.Own{}) }
+func (r reader) Pools() []pool.Status                  { return r.s.Pools() }
+func (r reader) Pool(name string) (pool.Detail, error) { return r.s.Pool(name) }
 func (r reader) Claims() ([]pool.HolderStatus, []pool.WaiterStatus) {
-	return r.s.Claims(list.Own{})
+	return r.s.Claims()
 }
-func (r reader) Why(id string) (pool.Why, error) { return r.s.Why(id, list.Own{}) }
-func (r reader) Space() enginetest.Space         { return r.s.Space(list.Own{}) }
+func (r reader) Why(id string) (pool.Why, error) { return r.s.Why(id) }
+func (r reader) Space() enginetest.Space         { return r.s.Space() }
 func (r reader) Verify() []pool.Violation        { return r.s.Verify() }
 
 type follower struct{ *list.Follower }

@@ -48,6 +48,10 @@ type hosting struct {
 	wants  pace          // of these reads
 	half   *offersHalf
 	writer *writer
+
+	past   dispatch.Counts // of earlier dispatchers
+	known  bool            // everything was read since it was asleep
+	reread int             // times that everything was read again
 }
 
 func newHosting(l *loop) *hosting {
@@ -63,6 +67,23 @@ func (h *hosting) demands() int {
 	return h.d.Demands()
 }
 
+// counts returns what this instance has done as the dispatcher so far.
+func (h *hosting) counts() dispatch.Counts {
+	all := h.past
+	if h.d != nil {
+		all.Add(h.d.Counts())
+	}
+	return all
+}
+
+// pools returns how many pools are pending, as far as the dispatcher knows.
+func (h *hosting) pools() int {
+	if h.d == nil {
+		return 0
+	}
+	return h.d.Pending()
+}
+
 // candidates returns the instances that can follow this one.
 func (h *hosting) candidates() []dispatch.Candidate {
 	if h.d == nil {
@@ -70,6 +91,22 @@ func (h *hosting) candidates() []dispatch.Candidate {
 	}
 	return h.d.Candidates()
 }
+
+// needed reports whether this instance is to dispatch though it ends: pools are pending, or may be, and no other can follow.
+func (h *hosting) needed() bool {
+	switch {
+	case h.d == nil:
+		return h.owner.Left()
+	case len(h.d.Candidates()) > 0:
+		return false
+	case h.state == awake:
+		return h.d.Busy()
+	}
+	return h.state != asleep || h.slept == 0 // it has not read what there is
+}
+
+// leave has the dispatcher, if this instance has one, leave no pool pending without need. It is false if there is nothing new to do.
+func (h *hosting) leave() bool { return h.d != nil && h.d.End() }
 
 // leaseLost ends that the role is on a lease that was lost.
 func (h *hosting) leaseLost(id store.LeaseID) {
@@ -110,6 +147,7 @@ func (h *hosting) end() {
 			t.close()
 		}
 	}
+	h.past = h.counts()
 	h.d, h.keys, h.bell, h.early, h.state, h.role, h.rung, h.slept = nil, nil, nil, nil, asleep, 0, 0, 0
 	h.owner.Dispatch(nil, 0)
 }
@@ -160,14 +198,17 @@ func (h *hosting) ring(m message) {
 
 // begin opens the watch.
 func (h *hosting) begin(ctx context.Context, now time.Duration) {
-	h.state, h.early, h.asked, h.rung = opening, nil, now, 0
+	h.state, h.early, h.asked, h.rung, h.known = opening, nil, now, 0, false
 	h.keys = newTail(h.e, dispatch.Watched(h.e.cfg.Keys), func() { h.list(ctx) }, h.shown)
 	h.keys.open(ctx)
 }
 
 // list reads all that was there before the watch was open.
 func (h *hosting) list(ctx context.Context) {
-	h.state, h.early = listing, nil
+	if h.known {
+		h.reread++
+	}
+	h.state, h.early, h.known = listing, nil, true
 	d, keys := h.d, wire.Keys{Keys: h.e.cfg.Keys}
 	h.e.tasks.Go(func() {
 		l, err := listAll(ctx, h.e.cfg.Backend, keys)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -11,34 +12,26 @@ import (
 	"github.com/berthhq/berth/pool/dispatch"
 )
 
-const (
-	// leaveTimeout bounds how long [Engine.Stop] waits until nothing of the wait queue is left in etcd.
-	leaveTimeout = 2 * time.Second
-	// lostKept is for how long it is remembered that a lease was lost: longer than any transaction with it can be under way.
-	lostKept = 10 * time.Minute
-)
+// leaveTimeout bounds how long [Engine.Stop] waits until nothing of the wait queue is left in etcd.
+const leaveTimeout = 2 * time.Second
 
-// loss is why and when a lease was lost.
-type loss struct {
-	cause error
-	at    time.Duration
-}
+// errLeaseOver ends a claim that is granted when its lease is not valid any longer.
+var errLeaseOver = errors.New("its lease was lost while it was granted")
 
 // life is which claims are valid, and how the instance ends.
 type life struct {
 	*loop
-	lost     map[store.LeaseID]loss
 	cause    error // why all claims have ended; nil before
 	stopping bool
+	ending   bool              // another instance is to dispatch
 	leaving  []chan<- struct{} // those who wait until nothing of the wait queue is left
 }
 
-func newLife(l *loop) *life { return &life{loop: l, lost: map[store.LeaseID]loss{}} }
+func newLife(l *loop) *life { return &life{loop: l} }
 
 // leaseLost ends the claims on a lease, and has those that wait use another one. The slots stay taken until their holders
 // release them, or the lease ends.
 func (l *life) leaseLost(id store.LeaseID, cause error) {
-	l.lost[id] = loss{cause, l.e.now()}
 	l.owner.LeaseLost(id, nil)
 	l.hosting.leaseLost(id)
 	l.end(func(c *pool.Claim) error {
@@ -79,25 +72,25 @@ func (l *life) endOne(e *entry, why error) {
 	}
 	l.e.cfg.Logger.Warn("claim lost", "claim", e.request.ID, "pools", e.request.Slots, "reason", why)
 	e.granted.End(why)
+	l.e.metrics.lost(why)
 	l.broker.publish(pool.ClaimEnded, e.request, why.Error())
 }
 
 // granted ends a claim that was granted just now if its lease was lost meanwhile, or all claims have ended.
 func (l *life) granted(e *entry) {
 	l.audit.follows(e.granted.Lease)
-	switch lost, ok := l.lost[e.granted.Lease]; {
+	switch {
 	case l.cause != nil:
 		l.endOne(e, l.cause)
-	case ok:
-		l.endOne(e, lostError(e.granted, lost.cause))
+	case !l.e.cfg.Leases.Valid(e.granted.Lease):
+		l.endOne(e, lostError(e.granted, errLeaseOver))
 	}
 }
 
-// stop refuses new claims and those that wait, and has another instance dispatch.
+// stop refuses new claims and those that wait.
 func (l *life) stop() {
 	l.stopping = true
 	l.requests.stop()
-	l.polls.end(dispatch.ChooseFollower(l.hosting.candidates()))
 }
 
 // endAll ends all claims.
@@ -107,13 +100,22 @@ func (l *life) endAll(cause error) {
 	l.end(func(*pool.Claim) error { return cause })
 }
 
-// act answers those who wait until nothing of the wait queue is left in etcd, and forgets leases that were lost long ago.
-func (l *life) act(now time.Duration) {
-	for id, lost := range l.lost {
-		if now > lost.at+lostKept {
-			delete(l.lost, id)
-		}
+// giveRoleUp has another instance dispatch if this one stops. It is false if there is nothing new to do. Where no other can follow, that
+// is when the dispatcher has seen that nothing waits any longer, so that no pool is left pending.
+func (l *life) giveRoleUp() bool {
+	switch {
+	case !l.stopping || l.ending:
+		return false
+	case l.hosting.needed():
+		return l.hosting.leave()
 	}
+	l.ending = true
+	l.polls.end(dispatch.ChooseFollower(l.hosting.candidates()))
+	return true
+}
+
+// act answers those who wait until nothing of the wait queue is left in etcd.
+func (l *life) act() {
 	if len(l.leaving) == 0 || !l.polls.ready.Done || l.owner.Queued() > 0 || l.owner.Waiting() > 0 {
 		return
 	}

@@ -164,3 +164,28 @@ func TestStopGivesBackWhatIsBeingTaken(t *testing.T) {
 		r.nothingLeft()
 	})
 }
+
+// No pool is left pending by an instance that stops while a claim begins to wait.
+func TestStopLeavesNoPoolPending(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		one := r.start("one")
+		held := one.take("held", 1)
+		one.slowWrites(300 * time.Millisecond)
+		a := make(chan error, 1)
+		go func() {
+			_, err := one.Claim(r.Context(), request("a"))
+			a <- err
+		}()
+		time.Sleep(500 * time.Millisecond) // its demand is on its way
+		r.must(nil, one.Stop(r.Context()))
+		if err := <-a; problem.CodeOf(err) != problem.Stopping {
+			r.Errorf("%v", err)
+		}
+		one.release(held)
+		time.Sleep(5 * time.Second)
+		r.nothingLeft()
+		if n := r.left(r.keys.Pending("db")); n > 0 {
+			r.Error("pool db is left pending")
+		}
+	})
+}

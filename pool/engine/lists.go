@@ -46,12 +46,35 @@ func (l *loop) own() list.Own {
 	for _, w := range l.owner.Waiters() {
 		o.Waiting = append(o.Waiting, list.OwnDemand(w))
 	}
+	for _, e := range l.requests.early() {
+		o.Waiting = append(o.Waiting, list.OwnDemand(wants(e.request, e.claim.Since())))
+	}
 	return o
+}
+
+// early returns the requests that wait and are not in the wait queue yet, in the order in which they came. Those that wait for
+// a place are none.
+func (r *requests) early() (all []*entry) {
+	for _, e := range r.byID {
+		if _, queued := e.claim.Waits(); !queued && e.wantsSlots() {
+			all = append(all, e)
+		}
+	}
+	slices.SortFunc(all, func(a, b *entry) int { return cmp.Compare(a.asked, b.asked) })
+	return all
+}
+
+// wantsSlots reports whether a request that waits was not granted, refused or dropped yet, and has its place.
+func (e *entry) wantsSlots() bool {
+	if e.request.Wait == 0 || e.granted != nil {
+		return false
+	}
+	return e.refusal == nil && !e.dropped && e.request.Place.Available()
 }
 
 // WaitRevision has all that is shown from now on be of a revision or later.
 func (e *Engine) WaitRevision(_ context.Context, revision int64) error {
-	e.AtLeast(revision)
+	e.Changed(revision)
 	e.specs.forget()
 	return nil
 }

@@ -42,7 +42,13 @@ func claim(t *testing.T, e *Engine, r *pool.Request) *pool.Claim {
 	return c
 }
 
-// waits asks for a claim that has to wait, and returns when its instance lists it. What it returns has the request end and
+// isPut reports whether a claim waits in etcd.
+func isPut(e *entry) bool {
+	w, ok := e.claim.Waits()
+	return ok && w.Created > 0
+}
+
+// waits asks for a claim that has to wait, and returns when it waits in etcd. What it returns has the request end and
 // waits for that.
 func waits(t *testing.T, e *Engine, r *pool.Request) (leave func()) {
 	t.Helper()
@@ -55,7 +61,9 @@ func waits(t *testing.T, e *Engine, r *pool.Request) (leave func()) {
 		}
 	}()
 	for {
-		if _, waiting := listed(t, e); slices.Contains(waiting, r.ID) {
+		if w, err := ask(t.Context(), e, func() bool { en := e.requests.byID[r.ID]; return en != nil && isPut(en) }); err != nil {
+			t.Fatal(err)
+		} else if w {
 			break
 		}
 	}

@@ -126,9 +126,12 @@ func (l *loop) act(ctx context.Context) time.Duration {
 	l.write(ctx, l.queue, now, wall)
 	l.read(ctx)
 	l.suspect()
-	l.requests.answer(l.owner.Results())
-	l.life.act(now)
+	again := l.requests.answer(l.owner.Results()) > 0 // others may be asked for instead
+	l.life.act()
 	l.audit.act(ctx, now)
+	if l.life.giveRoleUp() || again {
+		return 0
+	}
 	return l.wakes(now)
 }
 

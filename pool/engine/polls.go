@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -26,9 +27,13 @@ type polls struct {
 	at         time.Duration // of the next poll; 0 for none
 	busy       bool          // a poll is under way
 	deciding   bool          // a transaction of the succession is under way
+	leads      bool          // the instance is the leading coordinator
 }
 
 func newPolls(l *loop) *polls { return &polls{loop: l, succession: newSuccession(l.e.cfg)} }
+
+// Lead says whether the instance is the leading coordinator, which dispatches before all others.
+func (e *Engine) Lead(on bool) { e.inbox.put(func() { e.polls.leads = on }) }
 
 // soon has a poll sent now.
 func (p *polls) soon() { p.at = p.e.now() }
@@ -100,7 +105,7 @@ func (p *polls) full(now time.Duration) bool {
 
 // decide has the succession decide.
 func (p *polls) decide(now time.Duration, wall time.Time) {
-	p.succession.Set(now, dispatch.Instance{Demands: p.owner.Queued() > 0 || p.owner.Left(), Waiting: p.hosting.demands() > 0, Lease: p.hosting.lease})
+	p.succession.Set(now, dispatch.Instance{Leads: p.leads, Demands: p.owner.Queued() > 0 || p.owner.Left(), Waiting: p.hosting.demands() > 0, Lease: p.hosting.lease})
 	poll := p.ready.Poll
 	if p.ready = p.succession.Ready(now, wall); p.ready.Changed {
 		p.owner.RoleChanged()
@@ -137,10 +142,14 @@ func (p *polls) poll(ctx context.Context, now time.Duration) {
 
 // interval is the time to the next poll.
 func (p *polls) interval() time.Duration {
-	if p.e.cfg.PollInterval <= 0 {
+	d := p.e.cfg.PollInterval
+	if d <= 0 {
 		return mostPoll
 	}
-	return min(p.e.cfg.PollInterval, mostPoll)
+	if j := p.e.cfg.PollJitter; j > 0 {
+		d += rand.N(j)
+	}
+	return min(d, mostPoll)
 }
 
 // wakes returns when there is something to do without anything having happened.

@@ -32,6 +32,7 @@ type entry struct {
 	claim    *owner.Claim
 	granted  *pool.Claim // nil before
 	asking   []asking
+	asked    time.Duration // when the first of them has asked
 	releases []chan<- error
 	combined *combined // a release with other writes that is under way
 	renewed  bool      // its lease was, and that was published
@@ -58,11 +59,12 @@ type requests struct {
 	successors successors
 	places     places
 	now        func() time.Duration
+	metrics    *metrics
 }
 
 func newRequests(o *owner.Owner, b *broker, w *waitings, v *revocations) *requests {
 	return &requests{
-		owner: o, successors: successors{}, places: places{}, now: v.e.now,
+		owner: o, successors: successors{}, places: places{}, now: v.e.now, metrics: v.e.metrics,
 		byID: map[string]*entry{}, of: map[*owner.Claim]*entry{}, broker: b, waitings: w, revocations: v,
 	}
 }
@@ -77,9 +79,9 @@ func (r *requests) ask(c *owner.Claim, a asking, now time.Duration) {
 		a.refuse(errStopped)
 	case e == nil:
 		c = r.places.back(c, now)
-		e = &entry{request: req, claim: c, asking: []asking{a}}
+		e = &entry{request: req, claim: c, asking: []asking{a}, asked: now}
 		r.byID[req.ID], r.of[c] = e, e
-		r.owner.Claim(c, now)
+		r.owner.Claim(c, now, time.Now())
 	case e.dropped && e.request.SameAs(req) && r.owner.Want(e.claim): // its client came back in time
 		e.dropped = false
 		e.asking = append(e.asking, a)
@@ -133,9 +135,10 @@ func (r *requests) refused(e *entry, err error) {
 	delete(r.of, e.claim)
 	again := *e.request
 	again.Wait = math.MaxInt64 // those who have asked for it stop the time
+	asked := e.claim.Since()
 	e.request, e.claim = &again, owner.NewClaim(&again)
 	r.of[e.claim] = e
-	r.owner.Claim(e.claim, r.now())
+	r.owner.Claim(e.claim, r.now(), asked)
 }
 
 // leave ends one request for a claim. The last one takes the claim out of the wait queue; its place is kept for a while.
@@ -249,6 +252,7 @@ func (r *requests) grant(e *entry) {
 	r.begin(e)
 	r.waitings.flush(e)
 	r.broker.publish(pool.ClaimGranted, e.request, "")
+	r.metrics.waited(r.now() - e.asked)
 	r.begun(e)
 	for _, a := range e.asking {
 		a.reply <- outcome{claim: e.granted}
@@ -262,7 +266,6 @@ func (r *requests) adopt(c *owner.Claim) *pool.Claim {
 	e := &entry{request: c.Request(), claim: c}
 	r.byID[e.request.ID], r.of[c] = e, e
 	r.begin(e)
-	r.begun(e)
 	r.revocations.obey(e)
 	return e.granted
 }
@@ -318,6 +321,14 @@ func (r *requests) forget(e *entry) {
 // Claim claims slots, waiting for them as long as the request says. If ctx ends first, the claim leaves the wait queue, or
 // is released if it was granted just then. Its errors are problems.
 func (e *Engine) Claim(ctx context.Context, req *pool.Request) (*pool.Claim, error) {
+	c, err := e.claim(ctx, req)
+	if err != nil {
+		e.metrics.refused(err)
+	}
+	return c, err
+}
+
+func (e *Engine) claim(ctx context.Context, req *pool.Request) (*pool.Claim, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
@@ -356,15 +367,20 @@ func (e *Engine) Claim(ctx context.Context, req *pool.Request) (*pool.Claim, err
 	case <-e.stopped:
 		return nil, errStopped
 	}
+	return e.leave(own.ID, reply, err)
+}
+
+// leave ends a request, and returns the error why, or what it was answered just then.
+func (e *Engine) leave(id string, reply chan outcome, err error) (*pool.Claim, error) {
 	left := make(chan struct{})
-	if e.inbox.put(func() { e.requests.leave(own.ID, reply, e.now()); close(left) }) {
+	if e.inbox.put(func() { e.requests.leave(id, reply, e.now()); close(left) }) {
 		select {
 		case <-left:
 		case <-e.stopped:
 		}
 	}
 	select {
-	case o := <-reply: // it was granted just then
+	case o := <-reply:
 		return o.claim, o.err
 	default:
 		return nil, err

@@ -2,9 +2,12 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/wire"
 )
 
@@ -43,12 +46,27 @@ func (r *restore) begin(ctx context.Context) {
 	r.audit.restored()
 	r.follows.reopen()
 	r.polls.soon()
-	b, keys := r.e.cfg.Backend, wire.Keys{Keys: r.e.cfg.Keys}
-	r.e.tasks.Go(func() { // what a snapshot has brought back of the wait queue
-		if err := endEarlier(ctx, b, keys, r.e.cfg.Host, r.e.cfg.Instance, math.MaxInt64); err != nil {
-			r.e.cfg.Logger.Warn("demands that a restore has brought back are left until their leases end", "error", err)
+	claims := slices.Collect(maps.Keys(r.audit.ids))
+	r.e.tasks.Go(func() { endRestored(ctx, r.e, claims) })
+}
+
+// endRestored ends what a snapshot has brought back of the wait queue, but for the leases of claims. Right after a restore etcd may
+// not answer: it tries again until it has, or etcd is restored once more.
+func endRestored(ctx context.Context, e *Engine, claims []store.LeaseID) {
+	b, keys := e.cfg.Backend, wire.Keys{Keys: e.cfg.Keys}
+	history := b.History()
+	for pause := firstPause; ; pause = min(2*pause, mostPause) {
+		err := endEarlier(ctx, b, keys, e.cfg.Host, e.cfg.Instance, math.MaxInt64, claims)
+		if err == nil || history != b.History() {
+			return
 		}
-	})
+		e.cfg.Logger.Debug("demands that a restore has brought back could not be ended yet", "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // busy reports whether not everything was read since etcd was restored.

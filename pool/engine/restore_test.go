@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,21 +98,21 @@ func TestMemoryEndsWithoutAnswers(t *testing.T) {
 	inBubble(t, 4, func(r *rig) {
 		one := r.start("one")
 		one.release(one.take("a", 1))
-		count := 0
+		var count atomic.Int64
 		one.by.Inject(func(c storetest.Call) (f storetest.Fault) {
 			if c.Op == storetest.OpTxn && len(c.Txn.Compare) == 0 {
-				count++
+				count.Add(1)
 			}
 			return f
 		})
 		one.release(one.take("b", 1))
-		if count > 0 {
-			r.Errorf("%d reads for a claim of a pool that is known", count)
+		if n := count.Load(); n > 0 {
+			r.Errorf("%d reads for a claim of a pool that is known", n)
 		}
 		time.Sleep(5 * time.Second)
-		count = 0
+		count.Store(0)
 		one.release(one.take("c", 1))
-		if count == 0 {
+		if count.Load() == 0 {
 			r.Error("what is remembered has counted for too long")
 		}
 	})

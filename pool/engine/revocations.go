@@ -120,6 +120,7 @@ func (v *revocations) obey(e *entry) {
 	switch mine := ok && v.names(r, e); {
 	case !mine:
 	case r.Forced:
+		v.e.AtLeast(r.revision) // which shows that its slots are free
 		v.owner.Gone([]*owner.Claim{e.claim})
 	case revoked:
 	case e.request.Bridge: // no holder has to stop

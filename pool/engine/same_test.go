@@ -157,3 +157,29 @@ func TestAWithdrawnClaimLeavesTheQueue(t *testing.T) {
 		w.empty()
 	})
 }
+
+// Who asks for a claim of the id of another's, whose client has gone for a moment, does not cost that its place.
+func TestAPlaceIsKeptFromOthersThatUseItsID(t *testing.T) {
+	t.Parallel()
+	withEngines(t, 1, 1, func(w *bubble) {
+		one := w.engines[0]
+		held := claim(w.T, one, request("held"))
+		first, later := w.ask(one, request("a")), w.ask(one, request("later"))
+		first.cancel()
+		first.refused(problem.ClaimCanceled)
+		w.pass(time.Second)
+		other := request("a")
+		other.Holder.ClaimedBy = "user:mallory"
+		waits := w.ask(one, other)
+		waits.cancel()
+		waits.refused(problem.ClaimCanceled)
+		w.pass(time.Second)
+		again := w.ask(one, request("a"))
+		w.release(one, held)
+		w.pass(time.Second)
+		later.waits()
+		w.release(one, again.got())
+		w.release(one, later.got())
+		w.empty()
+	})
+}

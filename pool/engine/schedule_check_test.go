@@ -515,7 +515,7 @@ func (w *world) admitted(all []demandAt) (granted []demandAt) {
 	}
 	var ws []*admit.Waiter
 	for _, x := range all {
-		a := &admit.Waiter{Mine: true, Reserve: x.Reserve}
+		a := &admit.Waiter{Reserve: x.Reserve}
 		for i, p := range w.pools {
 			if n := x.Pools[p]; n > 0 {
 				a.Needs = append(a.Needs, admit.Need{Pool: i, N: n})
@@ -523,7 +523,7 @@ func (w *world) admitted(all []demandAt) (granted []demandAt) {
 		}
 		ws = append(ws, a)
 	}
-	for _, i := range admit.Admit(capacities, ws).Served() {
+	for _, i := range admit.Admit(capacities, ws) {
 		granted = append(granted, all[i])
 	}
 	return granted

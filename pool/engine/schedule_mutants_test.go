@@ -102,7 +102,7 @@ var firstCaught = map[string]uint64{
 	"an offer is committed though its key is gone":       36,
 	"advance offers are not taken back":                  37,
 	"a demands key is deleted as it was not":             25,
-	"a whole pool is taken in which others were granted": 239,
+	"a whole pool is taken in which others were granted": 472,
 	"the offers are not watched":                         24,
 }
 
@@ -111,7 +111,7 @@ func caught(t *testing.T, name string, schedule func(seed uint64) *world) {
 	for i := range uint64(600) {
 		seed := (firstCaught[name] + i) % 600
 		if w := schedule(seed); len(w.errs) > 0 {
-			t.Logf("caught by schedule %d: %s", seed, w.errs[0])
+			t.Logf("%s: caught by schedule %d: %s", name, seed, w.errs[0])
 			return
 		}
 	}

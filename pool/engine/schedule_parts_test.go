@@ -498,15 +498,25 @@ func (h *seat) list() {
 		l, err = listAll(context.Background(), b, keys)
 		return err
 	}, func(err error) {
-		switch {
-		case h.d != d || h.state != listing:
-		case err != nil:
-			h.keys.reopen()
-			h.state = opening
-		default:
-			h.listed(l)
-		}
+		h.n.w.after(h.n.w.listingTime(), func() {
+			switch {
+			case h.d != d || h.state != listing:
+			case err != nil:
+				h.keys.reopen()
+				h.state = opening
+			default:
+				h.listed(l)
+			}
+		})
 	})
+}
+
+// listingTime returns how long a listing takes after its first page.
+func (w *world) listingTime() time.Duration {
+	if w.calm || w.IntN(3) > 0 {
+		return 0
+	}
+	return time.Duration(w.IntN(400)) * ms
 }
 
 func (h *seat) listed(l dispatch.Listing) {

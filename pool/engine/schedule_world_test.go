@@ -133,7 +133,9 @@ func newScheduleWorld(seed uint64, f fault) *world {
 	}
 	if w.IntN(5) == 0 {
 		w.fragment(w.pools[0])
-		w.nodes[0].ask(map[string]int{w.pools[0]: 170})
+		for i, n := range []int{170, 1, 1} { // and others, who take slots of it at the same time
+			w.nodes[i%2].ask(map[string]int{w.pools[0]: n})
+		}
 	}
 	return w
 }
@@ -600,7 +602,7 @@ func (n *node) takeOver() {
 	var kvs []*mvccpb.KeyValue
 	n.query(func(b store.Backend) (err error) {
 		ctx := context.Background()
-		if err = endEarlier(ctx, b, n.w.keys, n.name, "i", n.queue.fencedAt); err == nil {
+		if err = endEarlier(ctx, b, n.w.keys, n.name, "i", n.queue.fencedAt, n.adopt); err == nil {
 			kvs, err = readClaims(ctx, b, n.w.keys, n.adopt)
 			slices.SortFunc(kvs, func(x, y *mvccpb.KeyValue) int { return strings.Compare(string(x.Key), string(y.Key)) })
 		}
@@ -722,7 +724,7 @@ func (n *node) ask(needs map[string]int) {
 	c := owner.NewClaim(r)
 	n.of[c] = &wanted{Claim: c}
 	w.requests[r.ID] = r
-	n.owner.Claim(c, w.now)
+	n.owner.Claim(c, w.now, time.Unix(0, 0).Add(w.now))
 	n.step()
 }
 

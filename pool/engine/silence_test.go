@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,10 +124,10 @@ func TestPoolsAreWatchedForTheirSubscribers(t *testing.T) {
 			defer one.feeds.mu.Unlock()
 			same(b.T, what, slices.Sorted(maps.Keys(one.feeds.byPool)), want...)
 		}
-		reads := 0
+		var reads atomic.Int64
 		by.Inject(func(call storetest.Call) storetest.Fault {
 			if call.Op == storetest.OpRange && len(call.Range.RangeEnd) > 0 {
-				reads++
+				reads.Add(1)
 			}
 			return storetest.Fault{Delay: 10 * time.Millisecond}
 		})
@@ -143,8 +144,8 @@ func TestPoolsAreWatchedForTheirSubscribers(t *testing.T) {
 		c := claim(b.T, two, request("a"))
 		time.Sleep(time.Second)
 		open("with subscribers", "db", "gpu")
-		if reads > 0 {
-			b.Errorf("a subscription has read %d times", reads)
+		if n := reads.Load(); n > 0 {
+			b.Errorf("a subscription has read %d times", n)
 		}
 		for i, events := range []<-chan pool.Event{first, second} {
 			if ev := next(b.T, events); len(events) > 0 || ev.Type != pool.PoolChanged || len(ev.Pools) != 1 || ev.Pools[0] != "db" {

@@ -77,8 +77,12 @@ type place struct {
 	until time.Duration
 }
 
-// places are kept for the same requests again, by the ids of the claims.
-type places map[string]place
+// places are kept for the same requests again, by the ids of the claims and who has asked for them: nobody else ends one.
+type places map[placeKey]place
+
+type placeKey struct{ id, by, bind string }
+
+func placeOf(r *pool.Request) placeKey { return placeKey{r.ID, r.Holder.ClaimedBy, r.Holder.Bind} }
 
 // keep keeps the place of a claim, if it has one.
 func (p places) keep(e *entry, now time.Duration) {
@@ -87,7 +91,7 @@ func (p places) keep(e *entry, now time.Duration) {
 			p.age(now)
 		}
 		if len(p) < maxPlaces {
-			p[e.request.ID] = place{e.request, at, now + keepPlace}
+			p[placeOf(e.request)] = place{e.request, at, now + keepPlace}
 		}
 	}
 }
@@ -95,8 +99,8 @@ func (p places) keep(e *entry, now time.Duration) {
 // back returns a claim in the place that was kept for it, or as it is.
 func (p places) back(c *owner.Claim, now time.Duration) *owner.Claim {
 	r := c.Request()
-	kept, ok := p[r.ID]
-	delete(p, r.ID)
+	kept, ok := p[placeOf(r)]
+	delete(p, placeOf(r))
 	if ok && now < kept.until && kept.request.SameAs(r) {
 		return owner.NewClaimIn(kept.Place, r)
 	}
@@ -105,9 +109,9 @@ func (p places) back(c *owner.Claim, now time.Duration) *owner.Claim {
 
 // age forgets places that were kept long enough.
 func (p places) age(now time.Duration) {
-	for id, kept := range p {
+	for of, kept := range p {
 		if now >= kept.until {
-			delete(p, id)
+			delete(p, of)
 		}
 	}
 }

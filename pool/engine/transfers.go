@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"time"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -37,8 +38,8 @@ func (r *requests) takeOver(c *owner.Claim, a asking) {
 	case r.byID[id] != nil:
 		a.refuse(problem.New(problem.IDInUse, "claim id %q is used by another claim of this host: use another id", id))
 	default:
-		r.add(&entry{request: c.Request(), claim: c, asking: []asking{a}})
-		r.owner.Claim(c, r.now())
+		r.add(&entry{request: c.Request(), claim: c, asking: []asking{a}, asked: r.now()})
+		r.owner.Claim(c, r.now(), time.Now())
 	}
 }
 
@@ -98,15 +99,12 @@ func (e *Engine) TakeOver(ctx context.Context, h pool.TakeOver) (*pool.Claim, er
 	case o := <-reply:
 		return o.claim, o.err
 	case <-ctx.Done():
-		e.inbox.put(func() { e.requests.leave(h.ID, reply, e.now()) })
-		select {
-		case o := <-reply:
-			if o.claim != nil {
-				e.inbox.put(func() { e.requests.release(o.claim, make(chan error, 1)) })
-			}
-		default:
+		c, err := e.leave(h.ID, reply, problem.New(problem.ClaimCanceled, "the claim was canceled while it waited: %w", context.Cause(ctx)))
+		if c == nil {
+			return nil, err
 		}
-		return nil, problem.New(problem.ClaimCanceled, "the claim was canceled while it waited: %w", context.Cause(ctx))
+		e.inbox.put(func() { e.requests.release(c, make(chan error, 1)) })
+		return nil, problem.New(problem.ClaimCanceled, "the claim was canceled as it was granted: %w", context.Cause(ctx))
 	case <-e.stopped:
 		return nil, errStopped
 	}

@@ -117,8 +117,8 @@ func knownReason(short []string, why owner.Why) string {
 		return fmt.Sprintf("pool '%s' full", short[0])
 	case why == owner.Full:
 		return "pools full: '" + strings.Join(short, "', '") + "'"
-	case why == owner.Closed:
-		return fmt.Sprintf("pool '%s' is paused or closed", short[0])
+	case why == owner.Paused, why == owner.Closed:
+		return fmt.Sprintf("pool '%s' is %s", short[0], why)
 	}
 	return "waiting its turn"
 }
@@ -146,18 +146,16 @@ func (e *Engine) timedOut(ctx context.Context, c *owner.Claim, waited time.Durat
 	if err := e.Trouble(); err != nil {
 		return err
 	}
-	type waits struct {
-		owner.Waiter
-		is bool
-	}
-	w, err := ask(ctx, e, func() (w waits) {
+	w, err := ask(ctx, e, func() owner.Waiter {
 		if en := e.requests.byID[c.Request().ID]; en != nil { // another request may have asked for it
-			w.Waiter, w.is = en.claim.Waits()
+			if w, ok := en.claim.Waits(); ok {
+				return w
+			}
 		}
-		return w
+		return wants(c.Request(), time.Now())
 	})
-	if err == nil && w.is {
-		if r, known := e.reason(ctx, w.Waiter); known {
+	if err == nil {
+		if r, known := e.reason(ctx, w); known {
 			return problem.New(problem.ClaimTimeout, "timed out after %s: %s", waited, r.Text).WithDetail(r)
 		}
 	}
@@ -167,13 +165,21 @@ func (e *Engine) timedOut(ctx context.Context, c *owner.Claim, waited time.Durat
 	return problem.New(problem.ClaimTimeout, "timed out after %s: waiting its turn", waited)
 }
 
+// wants returns a request as it would wait.
+func wants(r *pool.Request, since time.Time) owner.Waiter {
+	d := wire.Demand{Claim: r.ID, Pools: r.Slots, Priority: r.Priority, Sole: r.Sole, Since: wire.Time(since), Holder: r.Holder}
+	if r.Since > 0 {
+		d.Stamp = &wire.Stamp{Revision: r.Since}
+	}
+	return owner.Waiter{Demand: d}
+}
+
 // explained returns the refusal of a claim that does not wait with what is in its way, if that is known.
 func (e *Engine) explained(ctx context.Context, r *pool.Request, refusal error) error {
 	if r.Wait > 0 || problem.CodeOf(refusal) != problem.NoCapacity {
 		return refusal
 	}
-	d := wire.Demand{Claim: r.ID, Pools: r.Slots, Priority: r.Priority, Since: time.Now(), Holder: r.Holder}
-	why, known := e.reason(ctx, owner.Waiter{Demand: d})
+	why, known := e.reason(ctx, wants(r, time.Now()))
 	if !known {
 		return refusal
 	}

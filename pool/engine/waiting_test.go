@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -114,7 +115,8 @@ func TestKnownReasons(t *testing.T) {
 	}{
 		{owner.Full, []string{"a"}, "pool 'a' full"},
 		{owner.Full, []string{"a", "b"}, "pools full: 'a', 'b'"},
-		{owner.Closed, []string{"a"}, "pool 'a' is paused or closed"},
+		{owner.Closed, []string{"a"}, "pool 'a' is closed"},
+		{owner.Paused, []string{"a"}, "pool 'a' is paused"},
 		{owner.Pending, []string{"a"}, "waiting its turn"},
 		{owner.Full, nil, "waiting its turn"},
 	} {
@@ -162,6 +164,12 @@ func (o *observer) Waits(time.Time) {
 	o.waits++
 }
 
+func (o *observer) waited() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.waits > 0
+}
+
 func (o *observer) Written(w pool.Write) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -197,10 +205,8 @@ func TestObserversSeeTheWriteOfTheirClaim(t *testing.T) {
 		}
 		got <- c
 	}()
-	for {
-		if _, waiting := listed(t, e); len(waiting) > 0 {
-			break
-		}
+	for !b.waited() {
+		runtime.Gosched()
 	}
 	release(t, e, c)
 	check(b, <-got, true)

@@ -28,6 +28,8 @@ type writer struct {
 	earlier  bool
 	fencedAt int64
 	busy     bool
+	sent     int // transactions that were answered, and unknown those without an answer
+	unknown  int
 	space    *owner.Space
 	pace
 	// failed is why etcd takes nothing of this half, nil if it does, or if that is not known.
@@ -70,8 +72,10 @@ func (w *writer) answer(resp *pb.TxnResponse, err error, now time.Duration) {
 	}
 	switch {
 	case w.state == sending:
+		w.sent++
 		if w.half.Answer(resp, err) {
 			w.state = fencing
+			w.unknown++
 		}
 	case err != nil:
 	case w.state == resolving:

@@ -16,6 +16,7 @@ var identities = []behavior{
 	{"requests with one id are one claim", oneID, everywhere},
 	{"another request with an id that is held is refused", otherRequest, everywhere},
 	{"an id that another host holds is refused and the holder is named", idInUse, everywhere},
+	{"a claim that waits with an id that another host holds is refused", idInUseInQueue, everywhere},
 	{"an id is held once though two hosts ask for it at the same moment", idAtOnce, standIn},
 	{"a claim is explained and revoked by its id alone and by host, instance and id", byID, everywhere},
 	{"an id is free on all hosts as soon as its claim is released", idFree, everywhere},
@@ -81,6 +82,19 @@ func idInUse(w world) {
 		}
 	}
 	w.wantUsed("db", 2)
+}
+
+func idInUseInQueue(w world) {
+	w.pool("db", 1)
+	one, two := w.host("one"), w.host("two")
+	a := one.take("a", slots(1), chosen)
+	first := two.queued("first", slots(1))
+	two.ask("a", slots(1), chosen).refused(problem.IDInUse)
+	w.held(a)
+	first.still()
+	one.release(a)
+	two.release(first.got())
+	w.empty()
 }
 
 // slowWrites has what a host writes reach etcd later.

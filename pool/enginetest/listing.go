@@ -52,16 +52,16 @@ func ownAtOnce(w world) {
 	w.pool("db", 1)
 	one := w.host("one")
 	for i := range 3 {
-		id := fmt.Sprint("a", i)
+		id, other := fmt.Sprint("a", i), fmt.Sprint("b", i) // what is left of the last ones is not theirs
 		a := one.take(id, slots(1))
 		held, _ := ids(one)
 		w.same("held", held, []string{id})
 		d, err := one.Pool(w.ctx(), "db")
 		w.must(err)
 		w.same("slots in use", d.Claimed, 1)
-		b := one.queued("b", slots(1))
+		b := one.queued(other, slots(1))
 		_, waiting := ids(one)
-		w.same("waiting", waiting, []string{"b"})
+		w.same("waiting", waiting, []string{other})
 		b.hangUp()
 		_, waiting = ids(one)
 		w.same("waiting", waiting, []string(nil))
@@ -162,7 +162,7 @@ func notYetThere(w world) {
 	one, two := w.host("one"), w.host("two")
 	two.take("held", slots(1))
 	w.pass(time.Second)
-	one.fails(storetest.Fault{Drop: true}, func(c storetest.Call) bool { return c.Op == storetest.OpTxn && len(c.Txn.Success) > 0 })
+	one.fails(storetest.Fault{Drop: true}, txnWrites)
 	one.ask("waits", slots(1))
 	w.pass(200 * time.Millisecond)
 	_, waiting := ids(one)
@@ -441,7 +441,7 @@ func counted(w world) {
 	one.LeaseLost(d.Grant().Lease, context.DeadlineExceeded)
 	w.ended(d, problem.ClaimLost)
 	for series, want := range map[string]float64{
-		`berth_claims_granted_total`: 2, `berth_claim_wait_seconds`: 2, `berth_claims_lost_total{reason="claim_lost"}`: 1,
+		`berth_claims_queued_total`: 2, `berth_claims_granted_total`: 2, `berth_claim_wait_seconds`: 2, `berth_claims_lost_total{reason="claim_lost"}`: 1,
 		`berth_claims_held{pool="db"}`: 1,
 	} {
 		w.same(series, one.sample(series), want)
@@ -452,8 +452,8 @@ func counted(w world) {
 	one.release(d)
 }
 
-// sample returns the value of a metric of a host, of a histogram the count.
-func (h *host) sample(series string) float64 {
+// sample returns the value of a metric of a host, of a histogram the count. Without labels it is the sum.
+func (h *host) sample(series string) (sum float64) {
 	h.w.Helper()
 	families, err := h.reg.Gather()
 	h.w.must(err)
@@ -463,21 +463,10 @@ func (h *host) sample(series string) float64 {
 			for _, l := range m.GetLabel() {
 				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
 			}
-			name := f.GetName()
-			if len(labels) > 0 {
-				name += "{" + strings.Join(labels, ",") + "}"
+			if name := f.GetName(); series == name || series == name+"{"+strings.Join(labels, ",")+"}" {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			}
-			if name != series {
-				continue
-			}
-			switch {
-			case m.Counter != nil:
-				return m.Counter.GetValue()
-			case m.Gauge != nil:
-				return m.Gauge.GetValue()
-			}
-			return float64(m.Histogram.GetSampleCount())
 		}
 	}
-	return 0
+	return sum
 }

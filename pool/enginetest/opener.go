@@ -68,7 +68,7 @@ type Config struct {
 	Host, Instance string
 	// Leases are those of claims, and WaiterLeases those of what ends with the process within 10 s.
 	Leases, WaiterLeases Leases
-	// PollInterval is how often a waiting claim is checked without an event; 0 is never.
+	// PollInterval is how often a waiting claim is checked without an event; 0 is seldom.
 	PollInterval, PollJitter time.Duration
 	Logger                   hclog.Logger
 	Registerer               prometheus.Registerer

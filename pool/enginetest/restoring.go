@@ -14,10 +14,12 @@ var restoring = []behavior{
 	{"claims that a restore has forgotten are lost and their slots can be claimed", forgotten(earlier), standIn},
 	{"claims that a restore with a bump has forgotten are lost and their slots can be claimed", forgotten(bumped), standIn},
 	{"claims of a cluster that another one has replaced are lost", forgotten(replaced), standIn},
-	{"slots that a restore has brought back and nobody holds are freed", broughtBack(earlier), standIn},
-	{"slots that a restore with a bump has brought back and nobody holds are freed", broughtBack(bumped), standIn},
+	{"slots and ids that a restore has brought back and nobody holds are freed", broughtBack(earlier), standIn},
+	{"slots and ids that a restore with a bump has brought back and nobody holds are freed", broughtBack(bumped), standIn},
 	{"a waiting claim that a restore has forgotten waits on and is granted", waiterForgotten(earlier), standIn},
 	{"a waiting claim that a restore with a bump has forgotten waits on and is granted", waiterForgotten(bumped), standIn},
+	{"a waiting claim that a restore has brought back and nobody makes stops no other", waiterBroughtBack(earlier), standIn},
+	{"a waiting claim that a restore with a bump has brought back and nobody makes stops no other", waiterBroughtBack(bumped), standIn},
 	{"a step whose publication is later than any revision after a restore waits and is granted", sinceOfLater, standIn},
 	{"a claim is not granted on a lease that was lost before a restore has brought it back", leaseBroughtBack, standIn},
 	{"lists are of the history after a restore", listsAfter, standIn},
@@ -104,7 +106,7 @@ func broughtBack(how restore) func(w world) {
 		w.pool("db", 3)
 		one, two := w.host("one"), w.host("two")
 		stays := one.take("stays", slots(1))
-		a := one.take("a", slots(2))
+		a := one.take("a", slots(2), chosen)
 		w.pass(time.Second)
 		saved := w.save()
 		one.release(a)
@@ -117,7 +119,7 @@ func broughtBack(how restore) func(w world) {
 		} else {
 			one.release(stays)
 		}
-		two.release(two.ask("b", slots(2), wait(10*time.Minute)).got())
+		two.release(two.ask("a", slots(2), chosen, wait(10*time.Minute)).got())
 	}
 }
 
@@ -138,6 +140,30 @@ func waiterForgotten(how restore) func(w world) {
 		c := a.got()
 		w.held(c)
 		two.release(c)
+		w.empty()
+	}
+}
+
+func waiterBroughtBack(how restore) func(w world) {
+	return func(w world) {
+		w.pool("db", 1)
+		w.pool("api", 1)
+		one, two := w.host("one"), w.host("two")
+		held, other := one.take("held", slots(1)), one.take("other", map[string]int{"api": 1})
+		waits := two.queued("waits", map[string]int{"api": 1})
+		a := two.queued("a", map[string]int{"api": 1, "db": 1})
+		w.pass(time.Second)
+		saved := w.save()
+		a.cancel()
+		<-a.done
+		w.pass(time.Second)
+		w.restored(how, saved)
+		w.afterRestore()
+		w.pass(10 * time.Second)
+		waits.still()
+		one.release(held, other)
+		two.release(waits.got())
+		one.release(one.ask("b", map[string]int{"api": 1, "db": 1}, wait(time.Minute)).got())
 		w.empty()
 	}
 }

@@ -479,9 +479,11 @@ func forgetsNames(w world) {
 	one.refuses(problem.PoolNotFound, "a", unknown(0))
 	w.pass(3 * time.Minute)
 	before := heap()
+	ctx := w.ctx() // one for all: those of a test are kept until its end
 	for i := range names {
 		one.HasPool("task." + fmt.Sprint(i))
-		one.refuses(problem.PoolNotFound, "a", unknown(i))
+		_, err := one.Claim(ctx, request("a", unknown(i), wait(0)))
+		w.problem(err, problem.PoolNotFound)
 	}
 	w.pass(3 * time.Minute)
 	one.release(one.take("a", slots(1)))

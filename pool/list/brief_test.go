@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,8 +40,8 @@ func TestAReasonIsTheSameHoweverItIsRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			id := q.by.String() + "/" + q.Claim
-			want, _ := full.Why(id, own)
-			if got, err := s.Why(id, own); err != nil || cmp.Diff(want.Reason, got.Reason) != "" {
+			want, _ := full.By(own).Why(id)
+			if got, err := s.By(own).Why(id); err != nil || cmp.Diff(want.Reason, got.Reason) != "" {
 				t.Fatalf("seed %d: %s: %v\n%s", seed, id, err, cmp.Diff(want.Reason, got.Reason))
 			}
 			reasons++
@@ -64,12 +65,12 @@ func TestAReasonNeedsOneDemandOfTheInstance(t *testing.T) {
 					own.Waiting = append(own.Waiting, OwnDemand{*o.Demand, o.ref.Created})
 				}
 			}
-			why, err := s.Why(q.by.String()+"/"+q.Claim, own)
+			why, err := s.By(own).Why(q.by.String() + "/" + q.Claim)
 			if err != nil {
 				t.Fatal(err)
 			}
 			own.Waiting = []OwnDemand{{*q.Demand, q.ref.Created}}
-			if got, err := s.Reason(own); err != nil || cmp.Diff(why.Reason, got) != "" {
+			if got, err := s.By(own).Reason(); err != nil || cmp.Diff(why.Reason, got) != "" {
 				t.Fatalf("seed %d: %s: %v\n%s", seed, q.Claim, err, cmp.Diff(why.Reason, got))
 			}
 			reasons++
@@ -114,7 +115,7 @@ func TestAReasonOfALongQueueIsBounded(t *testing.T) {
 		if most := briefDemands * 3; len(s.waiting()) > most {
 			t.Errorf("%d of %d demands were read", len(s.waiting()), n)
 		}
-		why, err := s.Why("one/i/w", own)
+		why, err := s.By(own).Why("one/i/w")
 		if r := why.Reason; err != nil || r.Text != c.text || r.Position != c.position || len(r.Pools) != 1 || len(r.Pools[0].Holders) != maxReasonHolders {
 			t.Errorf("%d: %+v, %v", n, r, err)
 		}
@@ -126,13 +127,13 @@ func TestAReasonOfALongQueueIsBounded(t *testing.T) {
 	w.many(1001)
 	s := w.state()
 	s.part = true
-	if why, err := s.Why("w", Own{}); err != nil || why.Reason.Text != "waiting its turn, at least 1,000 before it" {
+	if why, err := s.Why("w"); err != nil || why.Reason.Text != "waiting its turn, at least 1,000 before it" {
 		t.Errorf("%+v, %v", why.Reason, err)
 	}
-	if why, err := s.Why("w", Own{Host: "one", Instance: "i", Waiting: []OwnDemand{{Demand: w.anyDemands().list[0]}}, Trouble: errors.New("etcd is away")}); err != nil || why.Reason.Text != "no lease could be made: etcd is away, at least 1,000 before it" {
+	if why, err := s.By(Own{Host: "one", Instance: "i", Waiting: []OwnDemand{{Demand: w.anyDemands().list[0]}}, Trouble: errors.New("etcd is away")}).Why("w"); err != nil || why.Reason.Text != "no lease could be made: etcd is away, at least 1,000 before it" {
 		t.Errorf("%+v, %v", why.Reason, err)
 	}
-	if why, err := s.Why("m5", Own{}); err != nil || why.Reason.Text != "waiting its turn" {
+	if why, err := s.Why("m5"); err != nil || why.Reason.Text != "waiting its turn" {
 		t.Errorf("%+v, %v", why.Reason, err)
 	}
 }
@@ -169,16 +170,16 @@ func TestReasonsAreReadForATenthOfTheTime(t *testing.T) {
 		took := time.Since(begun)
 		b.by.Inject(nil)
 		time.Sleep(9*took - time.Millisecond)
-		reads := 0
+		var reads atomic.Int64
 		b.by.Inject(func(call storetest.Call) storetest.Fault {
-			reads++
+			reads.Add(1)
 			return storetest.Fault{}
 		})
-		if ask(); reads > 0 {
-			t.Errorf("%d reads, soon after one that took %s", reads, took)
+		if ask(); reads.Load() > 0 {
+			t.Errorf("%d reads, soon after one that took %s", reads.Load(), took)
 		}
 		time.Sleep(time.Millisecond)
-		if ask(); reads == 0 {
+		if ask(); reads.Load() == 0 {
 			t.Error("what is too old is shown")
 		}
 		held := own("a")
@@ -207,7 +208,7 @@ func TestAReasonCountsDemandsOfOtherPools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	why, err := s.Why("w", Own{})
+	why, err := s.Why("w")
 	if err != nil || why.Reason.Position != 2 || why.Reason.Waiting != 2 || why.Reason.Pools[0].Holders[0].Host != "one" {
 		t.Errorf("%+v, %v", why.Reason, err)
 	}
@@ -230,7 +231,7 @@ func TestAReasonOfManyDemandsOfOtherPoolsIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if why, err := s.Why("w", Own{}); err != nil || why.Reason.Position != 0 || why.Reason.Text != "pool 'db' full (1/1 slots)" {
+	if why, err := s.Why("w"); err != nil || why.Reason.Position != 0 || why.Reason.Text != "pool 'db' full (1/1 slots)" {
 		t.Errorf("%+v, %v", why.Reason, err)
 	}
 }

@@ -7,12 +7,12 @@ import (
 )
 
 // Claims returns all claims that hold slots, the oldest first, and all that wait, in the order of the wait queue.
-func (s *State) Claims(o Own) ([]pool.HolderStatus, []pool.WaiterStatus) {
+func (s *State) Claims() ([]pool.HolderStatus, []pool.WaiterStatus) {
 	all := make([]holder, 0, len(s.claims))
 	for _, c := range s.claims {
 		all = append(all, holder{c.status(), c})
 	}
-	return oldestFirst(all), s.waiters("", s.queueOf(o))
+	return oldestFirst(all), s.waiters("", s.waitQueue())
 }
 
 // holders returns the claims that hold slots of a pool, the oldest first.

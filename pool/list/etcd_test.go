@@ -108,7 +108,7 @@ func TestPagesAreOfOneRevision(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pools := s.Pools(Own{})
+		pools := s.Pools()
 		if len(pools) != 3 || pools[0].Claimed+pools[2].Claimed != 1 || pools[1].Claimed != claims {
 			return nil
 		}
@@ -122,7 +122,7 @@ func TestPagesAreOfOneRevision(t *testing.T) {
 		if found := s.Verify(); len(found) > 0 {
 			t.Errorf("found %v", found[0])
 		}
-		if why, err := s.Why("moves", Own{}); err != nil || why.Held == nil || why.Held.Lease != lease {
+		if why, err := s.Why("moves"); err != nil || why.Held == nil || why.Held.Lease != lease {
 			t.Errorf("%+v, %v", why, err)
 		}
 	}
@@ -159,8 +159,8 @@ func TestAPoolOfSeveralIsReadFromEtcd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, _ := full.Pool(name, Own{})
-		if got, err := one.Pool(name, Own{}); err != nil || cmp.Diff(want, got) != "" {
+		want, _ := full.Pool(name)
+		if got, err := one.Pool(name); err != nil || cmp.Diff(want, got) != "" {
 			t.Errorf("%s: %v\n%s", name, err, cmp.Diff(want, got))
 		}
 	}
@@ -169,7 +169,7 @@ func TestAPoolOfSeveralIsReadFromEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if why, err := one.Why("v", Own{}); err != nil || len(why.Reason.Pools) != 1 || why.Reason.Pools[0].Holders[0].Host != "one" {
+	if why, err := one.Why("v"); err != nil || len(why.Reason.Pools) != 1 || why.Reason.Pools[0].Holders[0].Host != "one" {
 		t.Errorf("%+v, %v", why, err)
 	}
 }

@@ -77,7 +77,7 @@ func (f *Follower) Space(claims []string) (s *pool.Space, held map[string]int64,
 	if f.at.IsZero() || time.Since(f.at) >= store.StaleAfter {
 		err = problem.New(problem.EtcdUnavailable, "the state of the pools has not been read from etcd yet")
 	} else {
-		s = f.state.Space(Own{})
+		s = f.state.Space()
 	}
 	return s, f.state.Held(claims), f.state.Revision(), err
 }

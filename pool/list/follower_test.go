@@ -124,11 +124,11 @@ func TestAFollowerForgetsWhatHasEnded(t *testing.T) {
 	if s := f.state; len(s.claims)+len(s.demands) > 0 || len(s.pools["db"].slots) > 0 || len(s.leases) > 0 {
 		t.Errorf("%+v", s)
 	}
-	if p := f.state.Pools(Own{}); len(p) != 1 || p[0].Claimed != 0 || p[0].Spec.Limit != 9 {
+	if p := f.state.Pools(); len(p) != 1 || p[0].Claimed != 0 || p[0].Spec.Limit != 9 {
 		t.Errorf("%+v", p)
 	}
 	var none wire.Role
-	if f.state.role.Host != none.Host || f.state.Space(Own{}).Why(db(10)) != "pool 'db' has a limit of 9, this claim needs 10" {
-		t.Error(f.state.Space(Own{}).Why(db(10)))
+	if f.state.role.Host != none.Host || f.state.Space().Why(db(10)) != "pool 'db' has a limit of 9, this claim needs 10" {
+		t.Error(f.state.Space().Why(db(10)))
 	}
 }

@@ -31,7 +31,7 @@ func TestPoolsAreListedWithWhatTheyHold(t *testing.T) {
 	w.spoil(w.keys.Spec("broken"))
 	w.spoil(w.keys.Slots("far") + "x")
 	s := w.state()
-	got := s.Pools(Own{})
+	got := s.Pools()
 	spec := func(limit int, paused bool) pool.Spec {
 		s := pool.DefaultSpec()
 		s.Limit, s.Paused = limit, paused
@@ -49,10 +49,10 @@ func TestPoolsAreListedWithWhatTheyHold(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := s.Pool("nowhere", Own{}); problem.CodeOf(err) != problem.PoolNotFound || err.Error() != `there is no pool "nowhere"` {
+	if _, err := s.Pool("nowhere"); problem.CodeOf(err) != problem.PoolNotFound || err.Error() != `there is no pool "nowhere"` {
 		t.Errorf("an unknown pool: %v", err)
 	}
-	if d, err := s.Pool("broken", Own{}); err != nil || d.Problem != want[0].Problem {
+	if d, err := s.Pool("broken"); err != nil || d.Problem != want[0].Problem {
 		t.Errorf("an unreadable pool: %+v, %v", d, err)
 	}
 }
@@ -67,7 +67,7 @@ func TestAPoolIsShownWithHoldersAndWaiters(t *testing.T) {
 	w.waits("early", "two", map[string]int{"db": 4, "gpu": 1}, func(d *wire.Demand) { d.Stamp = &wire.Stamp{Revision: 1} }, reserves)
 	w.waits("urgent", "two", db(9), priority(3))
 	w.waits("last", "two", db(1))
-	d, err := w.state().Pool("db", Own{})
+	d, err := w.state().Pool("db")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestWaitersOfOneStampAreRankedByTheirIDs(t *testing.T) {
 	for _, id := range []string{"c", "b", "d"} {
 		w.waits(id, "one", db(1), func(d *wire.Demand) { d.Stamp = &wire.Stamp{Revision: 2} })
 	}
-	_, waiters := w.state().Claims(Own{})
+	_, waiters := w.state().Claims()
 	if waiters[0].Claim != "b" || waiters[1].Claim != "c" || waiters[2].Claim != "d" {
 		t.Errorf("%+v", waiters)
 	}
@@ -114,7 +114,7 @@ func TestAClaimKeepsItsFence(t *testing.T) {
 	w.spec("db", 1)
 	w.hold("a", "one", db(1))
 	w.putClaim(w.claims["a"], 3, store.FenceAt(3)+1)
-	holders, _ := w.state().Claims(Own{})
+	holders, _ := w.state().Claims()
 	if h := holders[0]; h.Fence != store.FenceAt(3)+1 || h.Granted != 3 || h.Lease != 2 {
 		t.Errorf("%+v", h)
 	}
@@ -135,7 +135,7 @@ func TestClaimsAreListedInTheirOrder(t *testing.T) {
 	w.waits("3", "one", map[string]int{"db": 1})
 	w.waits("4", "one", map[string]int{"cpu": 1, "gpu": 1})
 	w.waits("5", "one", map[string]int{"cpu": 1, "db": 1, "gpu": 1})
-	holders, waiters := w.state().Claims(Own{})
+	holders, waiters := w.state().Claims()
 	var held []string
 	for _, h := range holders {
 		held = append(held, h.Claim)
@@ -214,7 +214,7 @@ func TestReasonsSayWhatKeepsAClaimWaiting(t *testing.T) {
 			}
 			w.waits("w", "two", c.needs, change...)
 			s := w.state()
-			why, err := s.Why("w", Own{})
+			why, err := s.Why("w")
 			if err != nil || why.Waiter == nil || why.Held != nil {
 				t.Fatalf("%+v, %v", why, err)
 			}
@@ -225,7 +225,7 @@ func TestReasonsSayWhatKeepsAClaimWaiting(t *testing.T) {
 			if why.Waiter.Reason != c.text || why.Waiter.Position != c.position {
 				t.Errorf("the waiter has %q, position %d", why.Waiter.Reason, why.Waiter.Position)
 			}
-			_, waiters := s.Claims(Own{})
+			_, waiters := s.Claims()
 			i := slices.IndexFunc(waiters, func(w pool.WaiterStatus) bool { return w.Claim == "w" })
 			want := c.listed
 			if want == "" {
@@ -247,7 +247,7 @@ func TestAReasonNamesTheOldestHolders(t *testing.T) {
 		w.hold(string(rune('a'+i)), "two", db(2))
 	}
 	w.waits("w", "two", map[string]int{"db": 1, "gpu": 1})
-	why, err := w.state().Why("w", Own{})
+	why, err := w.state().Why("w")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func TestWhyNamesAClaim(t *testing.T) {
 		"one/j/waits":   {code: problem.ClaimNotFound},
 		"nobody":        {code: problem.ClaimNotFound},
 	} {
-		why, err := s.Why(name, Own{})
+		why, err := s.Why(name)
 		if c.code != "" {
 			if problem.CodeOf(err) != c.code {
 				t.Errorf("%s: %+v, %v", name, why, err)
@@ -300,10 +300,10 @@ func TestWhyNamesAClaim(t *testing.T) {
 			t.Errorf("%s: %+v", name, why)
 		}
 	}
-	if why, err := s.Why("twice", Own{Host: "two", Instance: "i"}); err != nil || why.Held.Host != "two" || len(why.All) != 2 {
+	if why, err := s.By(Own{Host: "two", Instance: "i"}).Why("twice"); err != nil || why.Held.Host != "two" || len(why.All) != 2 {
 		t.Errorf("the instance that holds one is shown %+v, %v", why, err)
 	}
-	if _, err := s.Why("nobody", Own{}); err.Error() != `no claim "nobody" is held or waits` {
+	if _, err := s.Why("nobody"); err.Error() != `no claim "nobody" is held or waits` {
 		t.Error(err)
 	}
 
@@ -336,8 +336,8 @@ func TestARoleThatEndsNamesWhoFollows(t *testing.T) {
 	dispatcher := func(want string) {
 		t.Helper()
 		s := w.state()
-		why, err := s.Why("w", Own{})
-		if err != nil || why.Reason.Dispatcher != want || s.Pools(Own{})[0].Dispatcher != want {
+		why, err := s.Why("w")
+		if err != nil || why.Reason.Dispatcher != want || s.Pools()[0].Dispatcher != want {
 			t.Errorf("%q dispatches, %v; want %q", why.Reason.Dispatcher, err, want)
 		}
 	}
@@ -356,7 +356,7 @@ func TestADemandThatHasEndedDoesNotWait(t *testing.T) {
 	w.spec("db", 9)
 	w.hold("a", "one", db(1))
 	ref := w.waits("w", "one", db(1))
-	if _, waiters := w.state().Claims(Own{}); len(waiters) != 1 {
+	if _, waiters := w.state().Claims(); len(waiters) != 1 {
 		t.Fatalf("%+v wait", waiters)
 	}
 	r := &pool.Request{ID: "w", Slots: db(1), Holder: pool.Holder{Host: "one", Instance: "i"}}
@@ -364,15 +364,15 @@ func TestADemandThatHasEndedDoesNotWait(t *testing.T) {
 		t.Fatal("it does not fit")
 	}
 	s := w.state()
-	if holders, waiters := s.Claims(Own{}); len(holders) != 2 || len(waiters) != 0 {
+	if holders, waiters := s.Claims(); len(holders) != 2 || len(waiters) != 0 {
 		t.Errorf("%+v are held, %+v wait", holders, waiters)
 	}
-	if p := s.Pools(Own{})[0]; p.Waiting != 0 {
+	if p := s.Pools()[0]; p.Waiting != 0 {
 		t.Errorf("%d wait", p.Waiting)
 	}
 	// One of an earlier life of the instance has its id.
 	w.waits("a", "one", db(1))
-	if _, waiters := w.state().Claims(Own{}); len(waiters) != 1 || waiters[0].Reason != `claim id "a" is held already by one/i` {
+	if _, waiters := w.state().Claims(); len(waiters) != 1 || waiters[0].Reason != `claim id "a" is held already by one/i` {
 		t.Errorf("%+v wait", waiters)
 	}
 }
@@ -393,7 +393,7 @@ func TestOwnDemandsAreShownAsTheirInstanceKnowsThem(t *testing.T) {
 		Host: "one", Instance: "i", Trouble: errors.New("etcd is away"),
 		Waiting: []OwnDemand{demand("new", db(1), 0), demand("known", db(1), 6), demand("held", db(1), 0), demand("fits", map[string]int{"free": 2}, 0)},
 	}
-	_, waiters := s.Claims(own)
+	_, waiters := s.By(own).Claims()
 	var got []string
 	for _, w := range waiters {
 		got = append(got, w.Claim)
@@ -404,13 +404,13 @@ func TestOwnDemandsAreShownAsTheirInstanceKnowsThem(t *testing.T) {
 	if waiters[1].Lease != 103 || waiters[2].Lease != 0 {
 		t.Errorf("leases %d and %d", waiters[1].Lease, waiters[2].Lease)
 	}
-	if p := s.Pools(own); p[0].Waiting != 3 || p[1].Waiting != 1 {
+	if p := s.By(own).Pools(); p[0].Waiting != 3 || p[1].Waiting != 1 {
 		t.Errorf("%+v", p)
 	}
-	if why, err := s.Why("fits", own); err != nil || why.Reason.Text != "no lease could be made: etcd is away" || why.Reason.Position != 1 {
+	if why, err := s.By(own).Why("fits"); err != nil || why.Reason.Text != "no lease could be made: etcd is away" || why.Reason.Position != 1 {
 		t.Errorf("%+v, %v", why.Reason, err)
 	}
-	if why, err := s.Why("new", own); err != nil || why.Reason.Text != "pool 'db' full (1/1 slots)" || why.Reason.Position != 3 || why.Reason.Waiting != 3 {
+	if why, err := s.By(own).Why("new"); err != nil || why.Reason.Text != "pool 'db' full (1/1 slots)" || why.Reason.Position != 3 || why.Reason.Waiting != 3 {
 		t.Errorf("%+v, %v", why.Reason, err)
 	}
 	for named, want := range map[string]string{"one/i/fits": "free", "one/i/none": "", "fits": "", "two/i/fits": ""} {
@@ -433,7 +433,7 @@ func TestDemandsThatAreNotCompleteDoNotCount(t *testing.T) {
 	delete(w.kvs, w.keys.Demand(wire.DemandKey{Pool: "gpu", Host: "one", Instance: "i", Name: 2}))
 	w.change(w.keys.Demand(wire.DemandKey{Pool: "gpu", Host: "one", Instance: "i", Name: 3}), func(kv *kv) { kv.CreateRevision++ })
 	w.change(w.keys.Demand(wire.DemandKey{Pool: "gpu", Host: "one", Instance: "i", Name: 4}), func(kv *kv) { kv.Value = []byte(`{"v":2,"first":"cpu"}`) })
-	if _, waiters := w.state().Claims(Own{}); len(waiters) != 1 || waiters[0].Claim != "whole" {
+	if _, waiters := w.state().Claims(); len(waiters) != 1 || waiters[0].Claim != "whole" {
 		t.Errorf("%+v wait", waiters)
 	}
 }
@@ -458,19 +458,19 @@ func TestClaimsForTheSameStepAreOneWaiter(t *testing.T) {
 	d := s.demands[wire.DemandKey{Pool: "db", Host: "three", Instance: "i", Name: third.Name}].List[0]
 	own := Own{Host: "three", Instance: "i", Waiting: []OwnDemand{{Demand: d, Created: third.Created}}}
 	for name, o := range map[string]Own{"others": {}, "one of them": own} {
-		_, waiters := s.Claims(o)
+		_, waiters := s.By(o).Claims()
 		var ids []string
 		for _, x := range waiters {
 			ids = append(ids, x.Claim)
 		}
-		if d, err := s.Pool("db", o); !slices.Equal(ids, []string{"s1", "t", "u"}) || d.Waiting != 3 || err != nil {
+		if d, err := s.By(o).Pool("db"); !slices.Equal(ids, []string{"s1", "t", "u"}) || d.Waiting != 3 || err != nil {
 			t.Errorf("%s: %v, %d wait, %v", name, ids, d.Waiting, err)
 		}
 	}
-	if r, err := s.Reason(own); err != nil || r.Position != 1 || r.Waiting != 3 {
+	if r, err := s.By(own).Reason(); err != nil || r.Position != 1 || r.Waiting != 3 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if y, err := s.Why("u", Own{}); err != nil || y.Reason.Position != 3 || y.Reason.Waiting != 3 {
+	if y, err := s.Why("u"); err != nil || y.Reason.Position != 3 || y.Reason.Waiting != 3 {
 		t.Errorf("%+v, %v", y, err)
 	}
 }

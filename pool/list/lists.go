@@ -25,6 +25,9 @@ func NewLists(b store.Backend, keys store.Keys, own func(context.Context) (Own, 
 // AtLeast has all later answers show a revision: the instance has written it, or has seen it.
 func (l *Lists) AtLeast(revision int64) { l.reads.atLeast(revision) }
 
+// Changed has all later answers show a revision, reasons included: a caller has changed a pool then.
+func (l *Lists) Changed(revision int64) { l.reads.change(revision) }
+
 // Shown returns the latest revision that a caller was answered with, 0 if there is none of the present history of etcd.
 func (l *Lists) Shown() int64 { return l.reads.latestShown() }
 
@@ -34,7 +37,7 @@ func (l *Lists) Pools(ctx context.Context) ([]pool.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.Pools(o), nil
+	return s.By(o).Pools(), nil
 }
 
 // Claims returns all claims that hold slots, of all hosts, the oldest first, and all that wait, in the order of the wait
@@ -44,7 +47,7 @@ func (l *Lists) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.WaiterS
 	if err != nil {
 		return nil, nil, err
 	}
-	holders, waiters := s.Claims(o)
+	holders, waiters := s.By(o).Claims()
 	return holders, waiters, nil
 }
 
@@ -54,7 +57,7 @@ func (l *Lists) Space(ctx context.Context) (*pool.Space, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.Space(o), nil
+	return s.By(o).Space(), nil
 }
 
 // Prospects is [State.Prospects] of what is read now.
@@ -63,7 +66,7 @@ func (l *Lists) Prospects(ctx context.Context, asked []*pool.Request, freed map[
 	if err != nil {
 		return nil, err
 	}
-	return s.Prospects(asked, freed, o), nil
+	return s.By(o).Prospects(asked, freed), nil
 }
 
 // Pool returns one pool. An unknown one is a PoolNotFound problem.
@@ -73,7 +76,7 @@ func (l *Lists) Pool(ctx context.Context, name string) (pool.Detail, error) {
 		if err != nil {
 			return pool.Detail{}, err
 		}
-		return s.Pool(name, o)
+		return s.By(o).Pool(name)
 	}, problem.PoolNotFound)
 }
 
@@ -91,7 +94,7 @@ func (l *Lists) Why(ctx context.Context, id string) (pool.Why, error) {
 		if err != nil {
 			return pool.Why{}, err
 		}
-		return s.Why(id, o)
+		return s.By(o).Why(id)
 	}, problem.ClaimNotFound)
 }
 
@@ -103,7 +106,7 @@ func (l *Lists) Reason(ctx context.Context, o Own) (pool.Reason, error) {
 	if err != nil {
 		return pool.Reason{}, err
 	}
-	return s.Reason(o)
+	return s.By(o).Reason()
 }
 
 // again asks once more for what is not found: it may have been created just now.

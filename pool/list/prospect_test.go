@@ -17,7 +17,7 @@ func TestProspectsAreWhatWouldBeGranted(t *testing.T) {
 		for i, n := range asked {
 			requests = append(requests, &pool.Request{ID: string(rune('m' + i)), Slots: db(n)})
 		}
-		if got := w.state().Prospects(requests, nil, own); !slices.Equal(got, want) {
+		if got := w.state().By(own).Prospects(requests, nil); !slices.Equal(got, want) {
 			t.Errorf("%s: the prospects of %v slots are %v, want %v", what, asked, got, want)
 		}
 	}
@@ -26,7 +26,7 @@ func TestProspectsAreWhatWouldBeGranted(t *testing.T) {
 	w.hold("a", "one", db(2))
 	want("after a claim", []int{1, 1}, true, false)
 	want("after a claim", []int{2}, false)
-	freed := w.state().Prospects([]*pool.Request{{ID: "x", Slots: db(3)}}, db(2), own)
+	freed := w.state().By(own).Prospects([]*pool.Request{{ID: "x", Slots: db(3)}}, db(2))
 	if !freed[0] {
 		t.Error("slots of a claim that is being released are not free")
 	}
@@ -38,19 +38,19 @@ func TestProspectsAreWhatWouldBeGranted(t *testing.T) {
 	// One that waits keeps its place.
 	w.waits("v", "one", db(1), priority(1))
 	own.Waiting = []OwnDemand{{Demand: w.demands[w.keys.Demands("db", "one", "i")+"3"].list[0], Created: w.rev}}
-	got := w.state().Prospects([]*pool.Request{{ID: "n", Slots: db(1), Priority: 1}, {ID: "v", Slots: db(1), Priority: 1}}, nil, own)
+	got := w.state().By(own).Prospects([]*pool.Request{{ID: "n", Slots: db(1), Priority: 1}, {ID: "v", Slots: db(1), Priority: 1}}, nil)
 	if !slices.Equal(got, []bool{false, true}) {
 		t.Errorf("the prospects are %v", got)
 	}
 	// As does a step that was published before.
-	got = w.state().Prospects([]*pool.Request{{ID: "n", Slots: db(1), Priority: 1, Since: 1}, {ID: "v", Slots: db(1), Priority: 1}}, nil, own)
+	got = w.state().By(own).Prospects([]*pool.Request{{ID: "n", Slots: db(1), Priority: 1, Since: 1}, {ID: "v", Slots: db(1), Priority: 1}}, nil)
 	if !slices.Equal(got, []bool{true, false}) {
 		t.Errorf("the prospects of a step are %v", got)
 	}
 	w.spec("other", 9)
 	w.waits("wide", "three", map[string]int{"db": 2}, priority(2), reserves)
 	want("behind one that reserves", []int{1}, false)
-	if got := w.state().Prospects([]*pool.Request{{ID: "n", Slots: map[string]int{"none": 1}}, {ID: "o", Slots: map[string]int{"other": 9}}}, nil, own); !slices.Equal(got, []bool{false, true}) {
+	if got := w.state().By(own).Prospects([]*pool.Request{{ID: "n", Slots: map[string]int{"none": 1}}, {ID: "o", Slots: map[string]int{"other": 9}}}, nil); !slices.Equal(got, []bool{false, true}) {
 		t.Errorf("the prospects in other pools are %v", got)
 	}
 }

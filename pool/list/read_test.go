@@ -101,11 +101,11 @@ func TestAPoolIsReadWithWhatItDependsOn(t *testing.T) {
 		if got := b.taken(); !slices.Equal(got, want) {
 			t.Errorf("%s: read %q, want %q", name, got, want)
 		}
-		got, err := one.Pool(name, Own{})
+		got, err := one.Pool(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want, _ := full.Pool(name, Own{}); cmp.Diff(want, got) != "" {
+		if want, _ := full.Pool(name); cmp.Diff(want, got) != "" {
 			t.Errorf("%s, with the pools of its claims against all:\n%s", name, cmp.Diff(want, got))
 		}
 	}
@@ -126,15 +126,15 @@ func TestAPoolIsTheSameHoweverItIsRead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, unknown := full.Pool(name, Own{})
-			got, err := one.Pool(name, Own{})
+			want, unknown := full.Pool(name)
+			got, err := one.Pool(name)
 			if diff := cmp.Diff(want, got); diff != "" || (err == nil) != (unknown == nil) {
 				t.Fatalf("seed %d: %s: %v, %v:\n%s", seed, name, unknown, err, diff)
 			}
 			for _, waits := range got.Waiters {
 				id := waits.Host + "/" + waits.Instance + "/" + waits.Claim
-				want, _ := full.Why(id, Own{})
-				if got, err := one.Why(id, Own{}); err != nil || cmp.Diff(want, got) != "" {
+				want, _ := full.Why(id)
+				if got, err := one.Why(id); err != nil || cmp.Diff(want, got) != "" {
 					t.Fatalf("seed %d: %s: why %s: %v:\n%s", seed, name, id, err, cmp.Diff(want, got))
 				}
 			}
@@ -183,7 +183,7 @@ func TestWhatAPoolDependsOnIsOfItsRevision(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		why, err := s.Why("w", Own{})
+		why, err := s.Why("w")
 		if err != nil || len(why.Reason.Pools) != 1 || len(why.Reason.Pools[0].Holders) != 1 || why.Reason.Pools[0].Holders[0].Host != "one" || len(s.bad) > 0 {
 			t.Errorf("%s: %+v, %v, %v", name, why.Reason, s.bad, err)
 		}
@@ -206,7 +206,7 @@ func TestAPoolOfManyIsReadWithAll(t *testing.T) {
 	if got := b.taken(); got[len(got)-1] != "pools/" || len(got) > maxRelated+2 {
 		t.Errorf("read %q", got)
 	}
-	if d, err := s.Pool("db", Own{}); err != nil || len(d.Holders) != 9 {
+	if d, err := s.Pool("db"); err != nil || len(d.Holders) != 9 {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
@@ -236,7 +236,7 @@ func TestWhatEtcdDoesNotPermitIsLeftOut(t *testing.T) {
 		if prefix == w.keys.OffersAll() {
 			want = "waiting its turn"
 		}
-		if _, waiters := s.Claims(Own{}); len(waiters) != 1 || waiters[0].Reason != want {
+		if _, waiters := s.Claims(); len(waiters) != 1 || waiters[0].Reason != want {
 			t.Errorf("without %s: %+v", prefix, waiters)
 		}
 	}

@@ -42,7 +42,8 @@ type reads struct {
 	mu      sync.Mutex // guards what follows
 	begun   uint64     // reads so far
 	latest  map[string]*sharedRead
-	floor   int64  // what is older answers no caller
+	floor   int64  // what is older answers no caller, but for reasons
+	changed int64  // what is older answers no caller at all
 	shown   int64  // the latest revision that a caller was answered with
 	history uint64 // that both are of
 }
@@ -73,10 +74,18 @@ func (r *reads) atLeast(rev int64) {
 	r.floor = max(r.floor, rev)
 }
 
+// change has every later answer show a revision, reasons included: a caller has changed a pool then.
+func (r *reads) change(rev int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.renew()
+	r.changed = max(r.changed, rev)
+}
+
 // renew forgets the revisions of an earlier history. The lock is held.
 func (r *reads) renew() {
 	if history := r.backend.History(); history != r.history {
-		r.history, r.floor, r.shown = history, 0, 0
+		r.history, r.floor, r.changed, r.shown = history, 0, 0, 0
 	}
 }
 
@@ -159,7 +168,11 @@ func (r *reads) answers(s *sharedRead, before uint64, fresh bool) bool {
 	case fresh || time.Since(s.at) >= s.keep || s.history != r.backend.History():
 		return false
 	}
-	return s.history != r.history || s.brief || s.state.Revision() >= r.floor
+	least := r.floor
+	if s.brief {
+		least = 0
+	}
+	return s.history != r.history || s.state.Revision() >= max(least, r.changed)
 }
 
 // begin begins a read. It ends without its first caller, while another waits for it. The lock is held.

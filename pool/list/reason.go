@@ -19,10 +19,10 @@ const (
 
 // Reason returns why a demand of an instance waits, which is the only one that it names: its others are shown as etcd has them. If
 // the claim is held it is a ClaimNotFound problem.
-func (s *State) Reason(o Own) (pool.Reason, error) {
-	own := o.waiters(s)
+func (s *State) Reason() (pool.Reason, error) {
+	own := s.own.waiters(s)
 	if len(own) == 0 {
-		return pool.Reason{}, problem.New(problem.ClaimNotFound, "claim %q does not wait", o.Waiting[0].Claim)
+		return pool.Reason{}, problem.New(problem.ClaimNotFound, "claim %q does not wait", s.own.Waiting[0].Claim)
 	}
 	w, queue := own[0], s.waiting()
 	i := slices.IndexFunc(queue, w.same)
@@ -30,11 +30,11 @@ func (s *State) Reason(o Own) (pool.Reason, error) {
 		i, _ = slices.BinarySearchFunc(queue, w, (*waiter).compare)
 		queue = slices.Insert(slices.Clone(queue), i, w)
 	}
-	return s.reason(queue, i, o), nil
+	return s.reason(queue, i), nil
 }
 
 // reason returns why a waiter of a queue is not granted.
-func (s *State) reason(queue []*waiter, i int, o Own) pool.Reason {
+func (s *State) reason(queue []*waiter, i int) pool.Reason {
 	w := queue[i]
 	r := pool.Reason{Since: w.Since, Position: 1, Waiting: 1, Dispatcher: dispatcher(s.role).String()}
 	for n, other := range queue {
@@ -47,8 +47,8 @@ func (s *State) reason(queue []*waiter, i int, o Own) pool.Reason {
 	}
 	r.Pools, r.Text = s.blocked(w)
 	var trouble error
-	if o.is(w.by) {
-		trouble = o.Trouble
+	if s.own.is(w.by) {
+		trouble = s.own.Trouble
 	}
 	switch {
 	case r.Text != "":

@@ -7,8 +7,8 @@ import (
 )
 
 // Space returns what the waiters leave of all pools, and what is offered to them.
-func (s *State) Space(o Own) *pool.Space {
-	queue := s.queueOf(o)
+func (s *State) Space() *pool.Space {
+	queue := s.waitQueue()
 	f := s.fill(queue, nil)
 	f.admit(queue, func(*waiter) {})
 	space := pool.NewSpace(f.statuses...)

@@ -36,7 +36,7 @@ func TestSpaceIsWhatWaitersLeave(t *testing.T) {
 		w.spec("gpu", 1)
 		w.hold("a", "one", map[string]int{"db": 2, "gpu": 1})
 		c.make(w)
-		space := w.state().Space(Own{})
+		space := w.state().Space()
 		if n := free(space, "db"); n != max(0, c.free) {
 			t.Errorf("%s: %d slots are free, want %d", name, n, c.free)
 		}
@@ -63,7 +63,7 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 			capacities = append(capacities, admit.Capacity{Limit: p.Limit, Used: p.Claimed, Open: !p.Paused})
 		}
 		waiter := func(needs map[string]int, reserve bool) *admit.Waiter {
-			one := &admit.Waiter{Reserve: reserve, Mine: true}
+			one := &admit.Waiter{Reserve: reserve}
 			for name, n := range needs {
 				one.Needs = append(one.Needs, admit.Need{Pool: slices.Index(names, name), N: n})
 			}
@@ -72,7 +72,7 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 		var all []*admit.Waiter
 		fits := func(w *admit.Waiter) bool {
 			all = append(all, w)
-			grants := admit.Admit(capacities, all).Grants
+			grants := admit.Admit(capacities, all)
 			return slices.Contains(grants, len(all)-1)
 		}
 		for _, q := range s.waiting() {
@@ -80,7 +80,7 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 				fits(waiter(q.Pools, q.Reserve))
 			}
 		}
-		first, space := len(all), s.Space(Own{})
+		first, space := len(all), s.Space()
 		var want []int
 		for i := range 5 {
 			needs, reserve := w.needs(), w.IntN(3) == 0
@@ -94,7 +94,7 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 			}
 		}
 		var got []int
-		for _, i := range admit.Admit(capacities, all).Grants {
+		for _, i := range admit.Admit(capacities, all) {
 			if i >= first {
 				got = append(got, i)
 			}

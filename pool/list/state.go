@@ -28,6 +28,7 @@ type State struct {
 	bad      map[string]badKey
 	only     map[string]bool // the pools that were read; nil is all of them
 	part     bool            // not all demands of these pools were read
+	own      Own             // what the instance that asks knows
 	*index
 }
 
@@ -60,6 +61,13 @@ func New(keys store.Keys, revision int64) *State {
 		ended: map[wire.DemandRef]int{}, demands: map[wire.DemandKey]*demandsKey{}, offers: map[wire.OfferKey][]wire.Offer{},
 		ids: map[string]wire.ID{}, leases: map[string]store.LeaseID{}, bad: map[string]badKey{}, index: &index{},
 	}
+}
+
+// By returns the state as an instance sees it that asks: with its demands as it knows them.
+func (s *State) By(o Own) *State {
+	by := *s
+	by.own = o
+	return &by
 }
 
 // Revision returns the one that is shown.

@@ -27,15 +27,15 @@ type shown struct {
 }
 
 func show(s *State) shown {
-	all := shown{Pools: s.Pools(Own{}), Violations: s.Verify(), Lowered: s.Lowered(), Fits: map[string]int{}, Whys: map[string]pool.Why{}, Details: map[string]pool.Detail{}}
-	all.Holders, all.Waiters = s.Claims(Own{})
-	space := s.Space(Own{})
+	all := shown{Pools: s.Pools(), Violations: s.Verify(), Lowered: s.Lowered(), Fits: map[string]int{}, Whys: map[string]pool.Why{}, Details: map[string]pool.Detail{}}
+	all.Holders, all.Waiters = s.Claims()
+	space := s.Space()
 	for _, p := range all.Pools {
 		all.Fits[p.Name] = free(space, p.Name)
-		all.Details[p.Name], _ = s.Pool(p.Name, Own{})
+		all.Details[p.Name], _ = s.Pool(p.Name)
 	}
 	for _, w := range all.Waiters {
-		all.Whys[w.Claim], _ = s.Why(w.Claim, Own{})
+		all.Whys[w.Claim], _ = s.Why(w.Claim)
 	}
 	return all
 }
@@ -99,21 +99,21 @@ func TestAnUnreadableValueClosesItsPoolOnly(t *testing.T) {
 		key := one(w, w.keys.Spec("db"), w.keys.Number("db", 999_999), w.keys.Block("db", 49, 1), w.keys.Slots("db")+"x")
 		w.spoil(key)
 		s := w.state()
-		d, err := s.Pool("db", Own{})
+		d, err := s.Pool("db")
 		if err != nil || !strings.Contains(d.Problem, key) {
 			t.Fatalf("seed %d: %s: %q, %v", seed, key, d.Problem, err)
 		}
-		if n := free(s.Space(Own{}), "db"); n > 0 {
+		if n := free(s.Space(), "db"); n > 0 {
 			t.Fatalf("seed %d: %d slots fit", seed, n)
 		}
-		was, is := before.Pools(Own{}), s.Pools(Own{})
+		was, is := before.Pools(), s.Pools()
 		for i := range was {
 			if was[i].Revision = is[i].Revision; was[i].Name != "db" && !cmp.Equal(was[i], is[i]) {
 				t.Fatalf("seed %d: %s", seed, cmp.Diff(was[i], is[i]))
 			}
 		}
-		holders, waiters := before.Claims(Own{})
-		nowHeld, nowWaiting := s.Claims(Own{})
+		holders, waiters := before.Claims()
+		nowHeld, nowWaiting := s.Claims()
 		if !cmp.Equal(holders, nowHeld) || len(waiters) != len(nowWaiting) {
 			t.Fatalf("seed %d: %s", seed, cmp.Diff(holders, nowHeld))
 		}

@@ -5,7 +5,7 @@ import (
 )
 
 // Pools returns all pools by name. Waiters of the instance that asks are counted as it knows them.
-func (s *State) Pools(o Own) []pool.Status { return s.statuses(s.queueOf(o)) }
+func (s *State) Pools() []pool.Status { return s.statuses(s.waitQueue()) }
 
 func (s *State) statuses(queue []*waiter) (all []pool.Status) {
 	waiting := waitingFor(queue)
@@ -27,8 +27,8 @@ func (s *State) statuses(queue []*waiter) (all []pool.Status) {
 
 // Pool returns one pool with its holders, the oldest first, and its waiters in the order of the wait queue. An unknown one is
 // a PoolNotFound problem.
-func (s *State) Pool(name string, o Own) (pool.Detail, error) {
-	queue := s.queueOf(o)
+func (s *State) Pool(name string) (pool.Detail, error) {
+	queue := s.waitQueue()
 	waiting := waitingFor(queue)[name]
 	if p := s.pools[name]; waiting == 0 && (p == nil || !p.exists() && p.used == 0) {
 		return pool.Detail{}, pool.NoPool(name)

@@ -73,15 +73,15 @@ func (p Part) Others(host, instanceName string) func(*pool.Request) bool {
 	return func(r *pool.Request) bool { return all[work{r.Holder.Run, r.Holder.Step, r.Holder.Bind}] }
 }
 
-// Turns returns whose turn it is, with the demands of an instance as its own. A pool that was not added has free
-// slots for every claim. Slots are kept for no demand that has ended or is incomplete.
-func (p Part) Turns(host, instanceName string) *Turns {
+// Turns returns whose turn it is, with the demands of an instance as its own: those that it knows to be over do not count. A pool that
+// was not added has free slots for every claim. Slots are kept for no demand that has ended or is incomplete.
+func (p Part) Turns(host, instanceName string, over func(wire.DemandRef) bool) *Turns {
 	queue := p.waiting()
 	f := p.fill(queue, nil)
 	t := &Turns{walk: f.walk, index: f.index, free: admit.FreeSlots(f.capacities), waiting: map[string]int{}, others: map[string]int{}}
 	mine := instance{host, instanceName}
 	for _, w := range queue {
-		if !f.wants(w) {
+		if !f.wants(w) || w.by == mine && over(w.ref) {
 			continue
 		}
 		for name := range w.Pools {

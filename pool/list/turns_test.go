@@ -10,6 +10,9 @@ import (
 	"github.com/berthhq/berth/pool/wire"
 )
 
+// isOver is what an instance says that knows of no demand that is over.
+func isOver(wire.DemandRef) bool { return false }
+
 func TestTurns(t *testing.T) {
 	both := map[string]int{"db": 2, "gpu": 1}
 	for name, c := range map[string]struct {
@@ -61,14 +64,14 @@ func TestTurns(t *testing.T) {
 				s.Put(kv)
 			}
 			claims := []string{}
-			got := s.Turns("one", "i")
+			got := s.Turns("one", "i", isOver)
 			for _, ref := range got.Own() {
 				i := slices.IndexFunc(s.waiting(), func(w *waiter) bool { return w.ref == ref })
 				claims = append(claims, s.waiting()[i].Claim)
 			}
 			free := 0
 			for n := 1; n < 10; n++ {
-				if s.Turns("one", "i").Next(db(n)) {
+				if s.Turns("one", "i", isOver).Next(db(n)) {
 					free = n
 				}
 			}
@@ -76,6 +79,25 @@ func TestTurns(t *testing.T) {
 				t.Errorf("turn of %v, %d are free, %d wait; want %s, %d, %d", claims, free, got.Waiting("db"), c.own, c.free, c.waiting)
 			}
 		})
+	}
+}
+
+// What an instance knows to be over does not wait, if it is one of its own.
+func TestTurnsWithoutWhatIsOver(t *testing.T) {
+	w := newByHand(t)
+	w.spec("db", 5)
+	w.waits("a", "one", db(5))
+	s := NewPart(w.keys.Keys, w.rev)
+	s.Add("db")
+	for _, kv := range w.kvs {
+		s.Put(kv)
+	}
+	over := func(wire.DemandRef) bool { return true }
+	if own := s.Turns("one", "i", over); !own.Next(db(5)) || own.Waiting("db") != 0 {
+		t.Errorf("%d wait", own.Waiting("db"))
+	}
+	if others := s.Turns("two", "i", over); others.Next(db(1)) || others.Waiting("db") != 1 {
+		t.Errorf("of another instance, %d wait", others.Waiting("db"))
 	}
 }
 
@@ -97,17 +119,17 @@ func TestTurnsOfAPart(t *testing.T) {
 		}
 		return s
 	}
-	if s := part("db"); s.Turns("", "").Next(db(2)) || !slices.Equal(s.Named(), []string{"gpu"}) {
+	if s := part("db"); s.Turns("", "", isOver).Next(db(2)) || !slices.Equal(s.Named(), []string{"gpu"}) {
 		t.Errorf("a pool that was not read has no free slots, or is not named: %v", s.Named())
 	}
-	if s := part("db", "gpu"); !s.Turns("", "").Next(db(2)) || len(s.Named()) > 0 {
+	if s := part("db", "gpu"); !s.Turns("", "", isOver).Next(db(2)) || len(s.Named()) > 0 {
 		t.Errorf("a claim that is short in a closed pool keeps slots of another one; named are %v", s.Named())
 	}
 	if s := part("gpu"); !slices.Equal(s.Named(), []string{"db"}) {
 		t.Errorf("the pool with the values of demands is not named: %v", s.Named())
 	}
 	s := part("db", "gpu")
-	if s.LeaveOut("db", 3, false); s.Turns("", "").Next(db(3)) || s.Turns("", "").Short(db(3)) != "db" || s.Turns("", "").Short(db(2)) != "" {
+	if s.LeaveOut("db", 3, false); s.Turns("", "", isOver).Next(db(3)) || s.Turns("", "", isOver).Short(db(3)) != "db" || s.Turns("", "", isOver).Short(db(2)) != "" {
 		t.Error("slots that are counted and not read do not count")
 	}
 }
@@ -130,8 +152,8 @@ func TestTurnsAgreeWithSpace(t *testing.T) {
 		for _, kv := range w.kvs {
 			s.Put(kv)
 		}
-		space := s.Space(Own{})
-		behind := s.Turns("", "")
+		space := s.Space()
+		behind := s.Turns("", "", isOver)
 		for range 5 {
 			needs := w.needs()
 			fits := space.Fits(needs)
@@ -145,12 +167,12 @@ func TestTurnsAgreeWithSpace(t *testing.T) {
 		}
 		own := map[wire.DemandRef]bool{}
 		for _, by := range worldInstances {
-			for _, ref := range s.Turns(by.host, by.name).Own() {
+			for _, ref := range s.Turns(by.host, by.name, isOver).Own() {
 				own[ref] = true
 			}
 		}
 		var capacities []admit.Capacity
-		statuses := s.Pools(Own{})
+		statuses := s.Pools()
 		for _, p := range statuses {
 			capacities = append(capacities, admit.Capacity{Limit: p.Limit, Used: p.Claimed, Open: !p.Deleted && !p.Paused})
 		}
@@ -158,12 +180,12 @@ func TestTurnsAgreeWithSpace(t *testing.T) {
 		f := s.fill(s.waiting(), nil)
 		for _, q := range s.waiting() {
 			if f.wants(q) {
-				one := &admit.Waiter{Mine: true, Reserve: q.Reserve}
+				one := &admit.Waiter{Reserve: q.Reserve}
 				for name, n := range q.Pools {
 					one.Needs = append(one.Needs, admit.Need{Pool: slices.IndexFunc(statuses, func(p pool.Status) bool { return p.Name == name }), N: n})
 				}
 				all = append(all, one)
-				if granted := admit.Admit(capacities, all).Grants; !slices.Contains(granted, len(all)-1) {
+				if granted := admit.Admit(capacities, all); !slices.Contains(granted, len(all)-1) {
 					continue
 				}
 				if turns++; !own[q.ref] {

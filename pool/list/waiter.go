@@ -149,10 +149,10 @@ func (o Own) waiters(s *State) (all []*waiter) {
 	return all
 }
 
-// queueOf returns the wait queue: what etcd shows, and instead of that the demands of an instance as it knows them,
+// waitQueue returns the wait queue: what etcd shows, and instead of that the demands of the instance that asks as it knows them,
 // which may not be in etcd yet, or may be about to be deleted there.
-func (s *State) queueOf(o Own) []*waiter {
-	inEtcd := s.waiting()
+func (s *State) waitQueue() []*waiter {
+	o, inEtcd := s.own, s.waiting()
 	if o.name() == (instance{}) {
 		return inEtcd
 	}

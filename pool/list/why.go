@@ -8,7 +8,7 @@ import (
 )
 
 // Why explains one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is a ClaimNotFound problem.
-func (s *State) Why(named string, o Own) (pool.Why, error) {
+func (s *State) Why(named string) (pool.Why, error) {
 	by, id := split(named)
 	why := pool.Why{Claim: id}
 	var held []holder
@@ -17,17 +17,17 @@ func (s *State) Why(named string, o Own) (pool.Why, error) {
 	}
 	if len(held) > 0 {
 		why.All = oldestFirst(held)
-		mine := slices.IndexFunc(why.All, func(h pool.HolderStatus) bool { return o.is(instance{h.Host, h.Instance}) })
+		mine := slices.IndexFunc(why.All, func(h pool.HolderStatus) bool { return s.own.is(instance{h.Host, h.Instance}) })
 		why.Held = &why.All[max(0, mine)]
 		return why, nil
 	}
-	queue := s.queueOf(o)
+	queue := s.waitQueue()
 	for i, w := range queue {
 		if w.Claim != id || by != (instance{}) && w.by != by {
 			continue
 		}
 		status := w.status()
-		why.Waiter, why.Reason = &status, s.reason(queue, i, o)
+		why.Waiter, why.Reason = &status, s.reason(queue, i)
 		status.Position, status.Reason = why.Reason.Position, why.Reason.Text
 		return why, nil
 	}

@@ -129,10 +129,13 @@ func (o *Owner) Unmatched(attached []string, all, held []*Claim, whole bool) (ke
 		for _, r := range wire.Refs(c.keys) {
 			owned[r.Key(o.keys)]++
 		}
+		if c.request.Chosen && len(c.keys) > 0 {
+			owned[o.keys.ID(c.request.ID)] = 1
+		}
 	}
 	for _, key := range attached {
 		there[key] = true
-		if _, err := o.keys.Ref(key); err == nil && owned[key] != 1 {
+		if _, err := o.keys.Ref(key); owned[key] != 1 && (err == nil || strings.HasPrefix(key, o.keys.ID(""))) {
 			keys = append(keys, key)
 		}
 	}
@@ -163,7 +166,7 @@ func (o *Owner) Audit(read map[string]*mvccpb.KeyValue, all, held []*Claim, mine
 		}
 	}
 	type version struct {
-		ref      wire.Ref
+		key      string
 		revision int64
 	}
 	owned, taken := map[version]bool{}, map[string]bool{}
@@ -174,22 +177,24 @@ func (o *Owner) Audit(read map[string]*mvccpb.KeyValue, all, held []*Claim, mine
 		case slices.Contains(lost, c):
 		default:
 			for _, r := range wire.Refs(c.keys) {
-				owned[version{r, c.fence}] = true
+				owned[version{r.Key(o.keys), c.fence}] = true
 			}
+			owned[version{o.keys.ID(c.request.ID), c.fence}] = true
 		}
 	}
-	var left []*mvccpb.KeyValue
 	o.commits.leaseLost(lost)
-	for _, kv := range read {
-		if kv == nil || !mine(store.LeaseID(kv.Lease)) {
+	left := map[string]bool{}
+	for _, key := range slices.Backward(slices.Sorted(maps.Keys(read))) { // ids come last: each is free when its slots are
+		kv := read[key]
+		if kv == nil || !mine(store.LeaseID(kv.Lease)) || owned[version{key, kv.ModRevision}] {
 			continue
 		}
-		ref, s, err := o.keys.DecodeSlot(string(kv.Key), kv.Value, kv.CreateRevision)
-		if err == nil && !owned[version{ref, kv.ModRevision}] && !taken[s.Claim] {
-			left = append(left, kv)
+		id, ok := strings.CutPrefix(key, o.keys.ID(""))
+		if _, s, err := o.keys.DecodeSlot(key, kv.Value, kv.CreateRevision); err == nil && !taken[s.Claim] {
+			left[s.Claim] = true
+			o.orphan(kv, now)
+		} else if ok && !taken[id] && !left[id] {
+			o.commits.drop(&offered{key: key, created: kv.CreateRevision})
 		}
-	}
-	for _, kv := range left {
-		o.orphan(kv, now)
 	}
 }

@@ -17,7 +17,7 @@ import (
 func TestAnAdoptedClaimHasItsID(t *testing.T) {
 	r := newRig(t)
 	c := NewClaim(&pool.Request{ID: "a", Chosen: true, Slots: map[string]int{"db": 2}, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
-	r.h.Claim(c, r.now())
+	r.h.Claim(c, r.now(), time.Unix(1, 0))
 	r.pass(time.Second)
 	id := wire.EncodeID(wire.ID{Host: r.h.name, Instance: "i"})
 	r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(r.keys.ID("left"), id, c.lease)}})

@@ -53,6 +53,7 @@ type batch struct {
 	drops  map[string]bool   // offers keys that it deletes
 	ending map[*demand]bool  // demands that end with it
 	moves  map[*demandKey]bool
+	turn   *turn // that its claims use
 }
 
 // newBatch returns an empty transaction, in which each item is a child if it is nested. A single one has one part at most.
@@ -97,6 +98,9 @@ func (b *batch) add(items ...*item) bool {
 		if it.kind == takes && it.claim.demand != nil {
 			b.ending[it.claim.demand] = true
 		}
+		if it.kind == takes && it.claim.passing.turn != nil {
+			b.turn = it.claim.passing.turn
+		}
 	}
 	return true
 }
@@ -113,6 +117,9 @@ func (b *batch) addPending(pool string, put *pb.RequestOp) {
 func (b *batch) names(held map[string]slots.Held) bool {
 	return slices.ContainsFunc(wire.Refs(held), func(r wire.Ref) bool { return b.named[r] })
 }
+
+// uses reports whether it uses another turn: each counts the slots as free that others take.
+func (b *batch) uses(other *turn) bool { return b.turn != nil && other != nil && b.turn != other }
 
 // repeats reports whether it puts or deletes a key already that a caller has some items put or delete too.
 func (b *batch) repeats(items []*item) bool {

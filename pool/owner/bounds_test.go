@@ -62,10 +62,46 @@ func TestASurveyIsBounded(t *testing.T) {
 		put(append(ops, store.Put(r.keys.Pending("db"), wire.EncodeEmpty(), 0)))
 		claim := NewClaim(&pool.Request{ID: "c", Slots: map[string]int{"db": c.needs}, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
 		r.h.asked[claim] = true
-		r.h.Claim(claim, r.now())
+		r.h.Claim(claim, r.now(), time.Unix(1, 0))
 		got := r.pass(time.Second)["c"]
 		if c.refused == "" && got.Outcome != Granted || c.refused != "" && (got.Err == nil || !strings.Contains(got.Err.Error(), c.refused)) {
 			t.Errorf("%d are held, %d wait, %d are wanted: %d, %v", c.held, c.waits, c.needs, got.Outcome, got.Err)
 		}
+	}
+}
+
+// Claims that have waited leave nothing in memory, also if no slots were handed on to any.
+func TestClaimsThatHaveWaitedAreForgotten(t *testing.T) {
+	r := newRig(t)
+	r.limit(1, false)
+	req := func(id string) *pool.Request {
+		return &pool.Request{ID: id, Slots: map[string]int{"db": 1}, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}}
+	}
+	ask := func(c *Claim) {
+		r.h.asked[c] = true
+		r.h.Claim(c, r.now(), time.Unix(1, 0))
+		r.pass(100 * time.Millisecond)
+	}
+	ask(NewClaim(req("held")))
+	for i := range 20 {
+		c := NewClaim(req(fmt.Sprint("w-", i)))
+		ask(c)
+		if _, waits := c.Waits(); !waits {
+			t.Fatalf("claim %d does not wait", i)
+		}
+		r.h.Withdraw(c, false)
+		r.pass(100 * time.Millisecond)
+	}
+	if n := len(r.h.queue.ranks); n > 0 {
+		t.Errorf("%d kinds are left, the first one with %d demands", n, len(r.h.queue.ranks["db=1 "].list))
+	}
+	one, other := NewClaim(req("one")), NewClaim(req("other"))
+	for _, c := range []*Claim{one, other} {
+		ask(c)
+	}
+	(&plan{commits: r.h.commits}).unqueue(one.demand) // it had no place
+	r.pass(time.Second)
+	if d := r.h.queue.first("db=1 "); d == nil || d.claim != one {
+		t.Errorf("%+v is first", d)
 	}
 }

@@ -40,18 +40,13 @@ func (w *world) committed(rev int64, events []*mvccpb.Event, req *pb.TxnRequest)
 			}
 		}
 		if strings.Contains(string(ev.Kv.Key), "/demands/") {
-			w.checkDemands(ev)
+			w.checkDemands(ev, events)
 		}
 	}
 	w.checkWritten(events)
 	w.passes(events)
 	took := map[string]bool{}
 	w.turns = nil
-	for _, h := range w.hosts {
-		if f := h.queue.flight; f != nil && f.single {
-			w.apart = rev
-		}
-	}
 	for _, ev := range events {
 		ref, err := w.keys.Ref(string(ev.Kv.Key))
 		if err != nil || ev.Type != mvccpb.PUT || w.outside {
@@ -68,13 +63,11 @@ func (w *world) committed(rev int64, events []*mvccpb.Event, req *pb.TxnRequest)
 	for p := range took {
 		w.checkPool(p, rev)
 	}
-	if len(w.turns) > 0 {
-		w.checkTurns(w.turns, rev)
-	}
+	w.checkTurns(w.turns, events)
 }
 
-// checkDemands checks that demands keep their stamps.
-func (w *world) checkDemands(ev *mvccpb.Event) {
+// checkDemands checks that demands keep their stamps, and that new ones keep their pools pending.
+func (w *world) checkDemands(ev *mvccpb.Event, events []*mvccpb.Event) {
 	if ev.Type != mvccpb.PUT {
 		return
 	}
@@ -88,7 +81,19 @@ func (w *world) checkDemands(ev *mvccpb.Event) {
 		}
 		w.stamps[name] = stamp
 		w.checkSince(name, stamp.Revision)
+		if w.outside || ev.Kv.CreateRevision < ev.Kv.ModRevision || w.apart() {
+			continue
+		}
+		for _, p := range d.Pending {
+			pending := slices.ContainsFunc(events, func(o *mvccpb.Event) bool { return string(o.Kv.Key) == w.keys.Pending(p) && o.Type == mvccpb.PUT })
+			w.check(pending, "claim %s waits, and has not put that %s is pending", d.Claim, p)
+		}
 	}
+}
+
+// apart reports whether etcd has refused demands, so that an instance puts them and the keys of pending pools by themselves.
+func (w *world) apart() bool {
+	return slices.ContainsFunc(w.hosts, func(h *host) bool { return h.queue.flight != nil && h.queue.flight.single })
 }
 
 // checkClaim checks that the keys of a claim are complete.
@@ -103,19 +108,18 @@ func (w *world) checkClaim(ref wire.Ref, ev *mvccpb.Event, events []*mvccpb.Even
 		return
 	}
 	w.checkSeat(s.Claim)
-	turn := w.turnOf(s.Claim)
-	switch {
-	case turn != nil:
-		w.turns = append(w.turns, turn)
-	case s.Demand.Created != 0:
-		w.checkOffered(s, ev, events)
-		w.tookOffer[ref.Pool] = kv.ModRevision
-	}
 	w.check(kv.Lease != 0, "claim %s has its slots on no lease", s.Claim)
 	r, err := s.Decode(string(kv.Key))
 	w.check(err == nil, "%v", err)
 	if err != nil {
 		return
+	}
+	turn := w.turnOf(s.Claim, r.Holder.Host)
+	switch {
+	case turn != nil:
+		w.turns = append(w.turns, turn)
+	case s.Demand.Created != 0:
+		w.checkOffered(s, ev, events)
 	}
 	w.checkID(s.Claim, r.Holder.Host, kv)
 	refs, err := r.Refs(ref)
@@ -129,9 +133,6 @@ func (w *world) checkClaim(ref wire.Ref, ev *mvccpb.Event, events []*mvccpb.Even
 			}
 		}
 		got[of.Pool] += n
-		if s.Demand.Created != 0 && turn == nil {
-			w.tookOffer[of.Pool] = kv.ModRevision
-		}
 		if s.Demand.Created == 0 && r.Admitted == 0 && turn == nil {
 			for range w.etcd.All(w.keys.Pending(of.Pool)) {
 				w.check(false, "claim %s takes slots of %s while others wait for it", s.Claim, of.Pool)
@@ -184,12 +185,10 @@ func (w *world) rest() {
 		w.deliverLate()
 	}
 	w.written.refusing = false
-	enough := 2
-	if w.nobody {
-		enough = 5 // the answer to a survey may be lost, and no lease be there
-	}
-	for round, quiet := 0, 0; quiet < enough; round++ {
+	defer func() { w.calm = false }()
+	for round, quiet := 0, 0; quiet < 3; round++ {
 		busy := false
+		w.calm = quiet > 0
 		was := w.etcd.Revision()
 		w.clock += localWait
 		for _, h := range w.hosts {
@@ -203,7 +202,11 @@ func (w *world) rest() {
 					w.deliver(h)
 				}
 			}
-			busy = busy || h.surveys.wanted() || len(h.queue.fresh)+len(h.queue.changed) > 0
+			busy = w.audit(h) || h.Orphans() > 0 || busy
+			w.audit(h)
+			busy = busy || h.busy()
+			busy = busy || h.surveys.wanted() || len(h.queue.fresh)+len(h.queue.changed)+len(h.commits.again) > 0
+			busy = busy || h.Space().Full() // an answer was late
 			if len(h.queue.shelf.list)+len(h.commits.shelf.list) > 0 {
 				busy, w.clock = true, w.clock+shelfTime
 			}
@@ -241,8 +244,8 @@ func (w *world) rest() {
 // busy reports whether anything of a host is on its way.
 func (h *host) busy() bool {
 	n := len(h.reads) + len(h.events)
-	for _, x := range h.halves {
-		if n += len(x.sent); x.unknown {
+	for i, x := range h.halves {
+		if n += len(x.sent); x.unknown && (i > 0 || !h.whole) {
 			n++
 		}
 	}
@@ -276,13 +279,6 @@ func (w *world) checkWaiting() {
 			delete(in, name)
 		}
 	}
-	for _, h := range w.hosts {
-		for _, c := range h.held {
-			if w.forced[c.fence] { // it does not know yet that its slots, which say that it does not wait, are gone
-				delete(in, asked(c.request))
-			}
-		}
-	}
 	for id := range in {
 		w.check(false, "etcd has a demand of claim %s, which does not wait", id)
 	}
@@ -290,9 +286,6 @@ func (w *world) checkWaiting() {
 		lent := map[string]*state{}
 		for _, p := range poolNames {
 			lent[p] = w.state(p)
-		}
-		if w.nobody && w.unaware(x.key.Host) {
-			continue
 		}
 		_, ok := w.d.offer(x, lent)
 		w.check(!ok, "claim %s waits although it fits", x.Claim)
@@ -321,7 +314,7 @@ func (w *world) checkRest() {
 	}
 	w.checkIDs()
 	for is := range known {
-		w.check(w.forced[is.rev], "%s of revision %d is gone", is.key, is.rev)
+		w.check(false, "%s of revision %d is gone", is.key, is.rev)
 	}
 }
 
@@ -333,11 +326,6 @@ func (w *world) findFree() {
 	behind := waiter{Demand: wire.Demand{Claim: "behind", Pools: map[string]int{name: 1}}}
 	granted := w.admitted(append(w.waiters(), behind))
 	fits := slices.ContainsFunc(granted, func(x waiter) bool { return x.Claim == behind.Claim })
-	for _, c := range h.held { // it does not know that the slots are free
-		if w.forced[c.fence] && fits {
-			return
-		}
-	}
 	c := w.claim(h, map[string]int{name: 1})
 	for round := 0; h.asked[c] && round < 500; round++ {
 		w.clock += localWait

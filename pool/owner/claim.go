@@ -56,7 +56,7 @@ type Claim struct {
 	keys  map[string]slots.Held
 	main  wire.Ref
 	fence int64
-	since time.Time // when it was granted
+	since time.Time // when it was asked for, and then when it was granted
 	extra []*pb.ResponseOp
 
 	found    bool      // its keys were found in etcd, and only these are reserved on its lease
@@ -105,7 +105,7 @@ func (c *Claim) Request() *pool.Request { return c.request }
 // Fence returns the fencing token of a claim that was granted.
 func (c *Claim) Fence() store.Fence { return store.FenceAt(c.fence) }
 
-// Since returns when it was granted.
+// Since returns when it was asked for, and once it is granted, when that was.
 func (c *Claim) Since() time.Time { return c.since }
 
 // Lease returns the lease of its keys; 0 if it has none.
@@ -158,8 +158,10 @@ func (c *Claim) offered(of wire.Offer) (map[string]slots.Held, bool) {
 	return all, len(all) == len(c.pools)
 }
 
-// arrive records when it came, and which reads began before that.
-func (c *Claim) arrive(now time.Duration, begun uint64) { c.came, c.arrived = now, begun }
+// arrive records when it came, also in time of day, and which reads began before that.
+func (c *Claim) arrive(now time.Duration, at time.Time, begun uint64) {
+	c.came, c.since, c.arrived = now, at, begun
+}
 
 // reserve reserves its keys on a lease, if they are not on one that is valid. It is false while a lease is being granted.
 func (c *Claim) reserve(l Leases, d time.Duration) bool {

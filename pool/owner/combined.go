@@ -44,18 +44,6 @@ func (o *Owner) ReleaseWith(c *Claim, extra store.Extra, place *pool.Place) erro
 	return nil
 }
 
-// KeepCombined ends all combined releases that are not under way: each claim [Stays], with an error. It is for an etcd that is
-// full, in which they could only wait.
-func (o *Owner) KeepCombined(err error) {
-	for _, c := range o.commits.takeReleases() {
-		if c.combined != nil {
-			o.commits.stay(c, err)
-		} else {
-			o.commits.release(c)
-		}
-	}
-}
-
 // stay leaves a claim held whose combined release has not happened.
 func (o *commits) stay(c *Claim, err error) {
 	w := c.combined

@@ -206,6 +206,7 @@ func (o *commits) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 		return false
 	}
 	o.space.committed(b, &o.guard, resp.Header.Revision)
+	o.outcomes.counts.sent(len(b.items))
 	o.answered(b, resp, true) // a claim that is lost has to know whether its key was put without it
 	o.answered(b, resp, false)
 	return false
@@ -221,6 +222,9 @@ func (o *commits) answered(b *batch, resp *pb.TxnResponse, move bool) {
 		case p.unmet != nil:
 			o.unmet(it, p)
 		default:
+			if it.kind == takes {
+				o.outcomes.counts.conflict(it.how())
+			}
 			o.split = splitFor
 			o.lost(it, p.responses, resp.Header.Revision)
 		}
@@ -242,6 +246,7 @@ func (o *commits) done(it *item, revision int64, responses []*pb.ResponseOp) {
 // granted records that the slots of a claim were taken.
 func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) {
 	c, keys := it.claim, map[string]slots.Held{}
+	o.outcomes.counts.granted(it.how())
 	o.offers.close(it.offer, it.of, revision)
 	for name, h := range it.held {
 		switch {
@@ -259,7 +264,7 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 	}
 	c.hold(keys, revision, since, it.responses(responses))
 	if c.demand != nil {
-		o.queue.served(c.demand, it.at)
+		o.queue.collecting.served(c.demand, it.at)
 		o.queue.end(c.demand, true)
 	}
 	if c.passing.turn != nil && c.demand != nil {
@@ -276,6 +281,11 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 		return
 	}
 	o.outcomes.add(Result{Claim: c, Outcome: Granted})
+	if c.request.Bridge { // another instance may take it over and release it
+		for name, h := range c.keys {
+			o.memory.pools[name].Vanished(h)
+		}
+	}
 }
 
 // release has a claim released.
@@ -331,12 +341,6 @@ func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
 		o.unmet(it, part{unmet: it.claim})
 		return
 	}
-	at := 0
-	for _, r := range it.reads {
-		if len(responses) > 0 {
-			at += o.memory.answer(r, responses[at:], revision)
-		}
-	}
 	c := it.claim
 	if c.passing.turn != nil && c.demand != nil {
 		o.surveys.again()
@@ -352,6 +356,12 @@ func (o *commits) lost(it *item, responses []*pb.ResponseOp, revision int64) {
 			o.memory.pools[name].use(-1)
 		}
 		c.lose(o.memory.begun)
+	}
+	at := 0
+	for _, r := range it.reads { // which may show that another compare has failed, and the numbers are free
+		if len(responses) > 0 {
+			at += o.memory.answer(r, responses[at:], revision)
+		}
 	}
 	o.retry(it)
 }

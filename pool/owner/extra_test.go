@@ -38,6 +38,7 @@ type written struct {
 // ending is a combined release.
 type ending struct {
 	store.Extra
+	of      *Claim
 	plain   bool  // the claim is to be released in any case
 	written int64 // the revision; 0 if it was not
 }
@@ -54,7 +55,7 @@ func (w *world) refuses(t *pb.TxnRequest) (err error) {
 	switch {
 	case names(t, "/denied/"), w.written.refusing && names(t, "/pools/gpu/demands/"):
 		err = store.ErrDenied
-	case w.IntN(100) == 0:
+	case !w.calm && w.IntN(100) == 0:
 		err = store.ErrTokenExpired
 	default:
 		return nil
@@ -199,7 +200,7 @@ func names(t *pb.TxnRequest, part string) bool {
 // releaseWith releases a claim together with other writes. It is false if that is not possible.
 func (w *world) releaseWith(h *host, c *Claim) bool {
 	id := c.request.ID
-	e := &ending{}
+	e := &ending{of: c}
 	switch w.IntN(4) {
 	case 0:
 		e.If = []*pb.Compare{store.Present(flags[2])}
@@ -282,7 +283,7 @@ func (w *world) stays(h *host, c *Claim, err error) {
 func (w *world) checkCombined(r Result) {
 	e := w.written.ended[r.Claim.request.ID]
 	switch {
-	case e == nil:
+	case e == nil, e.of != r.Claim:
 	case r.Outcome == Lost, errors.Is(r.Err, ErrGone):
 		w.written.outcome["gone"]++
 		w.check(e.written == 0, "claim %s is gone (%d, %v), and what goes with its release was written", r.Claim.request.ID, r.Outcome, r.Err)

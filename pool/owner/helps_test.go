@@ -33,7 +33,7 @@ func TestAClaimThatHelpsWaitsOutOfTheQueue(t *testing.T) {
 	r.pass(time.Second)
 	ask := func(id, step, name string, helps bool) *Claim {
 		c := NewClaim(&pool.Request{ID: id, Slots: map[string]int{name: 1}, Wait: time.Hour, Sole: true, Helps: helps, Holder: pool.Holder{Host: r.h.name, Instance: "i", Run: "r", Step: step}})
-		r.h.Claim(c, r.now())
+		r.h.Claim(c, r.now(), time.Unix(1, 0))
 		return c
 	}
 	key := r.elsewhere(0, "a", true)

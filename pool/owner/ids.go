@@ -47,6 +47,14 @@ func (o *commits) tookID(it *item, kvs []*mvccpb.KeyValue) bool {
 	return len(kvs) > 0 && store.LeaseID(kvs[0].Lease) == it.claim.lease
 }
 
+// idRead takes the key of the id of a claim that waits: if another claim has it, the claim is refused now, and not only when it
+// would be granted.
+func (o *commits) idRead(d *demand, kvs []*mvccpb.KeyValue) {
+	if c := d.claim; c.state == waiting && len(kvs) > 0 && store.LeaseID(kvs[0].Lease) != c.lease {
+		o.refuse(c, inUse(c.request.ID, kvs))
+	}
+}
+
 // inUse returns the error for a claim whose id another one has, by the key of that.
 func inUse(claim string, kvs []*mvccpb.KeyValue) error {
 	by := ""

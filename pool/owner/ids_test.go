@@ -41,7 +41,8 @@ func (w *world) idsOf(rev int64) (ops []*pb.RequestOp) {
 	return ops
 }
 
-// checkID checks that a claim that takes slots takes its id with them, and that no other one has that.
+// checkID checks that a claim that takes slots takes its id with them, and that no other one has that. Of a claim that has lost
+// some of its slots by force, others may be left without their id.
 func (w *world) checkID(id, host string, main *mvccpb.KeyValue) {
 	if !w.chosen[id] {
 		return
@@ -55,7 +56,7 @@ func (w *world) checkID(id, host string, main *mvccpb.KeyValue) {
 	for rev, kvs := range w.held() {
 		for _, kv := range kvs {
 			_, s, err := w.keys.DecodeSlot(string(kv.Key), kv.Value, kv.CreateRevision)
-			w.check(err != nil || s.Claim != id || rev == main.ModRevision, "claim %s is held since %d and since %d", id, rev, main.ModRevision)
+			w.check(err != nil || s.Claim != id || rev == main.ModRevision || w.forced[rev], "claim %s is held since %d and since %d", id, rev, main.ModRevision)
 		}
 	}
 }
@@ -76,6 +77,6 @@ func (w *world) checkIDs() {
 		delete(known, id)
 	}
 	for id, rev := range known {
-		w.check(w.forced[rev], "id %s of revision %d is gone", id, rev)
+		w.check(false, "id %s of revision %d is gone", id, rev)
 	}
 }

@@ -1,11 +1,13 @@
 package owner
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/slots"
@@ -331,9 +333,9 @@ func (m *memory) mark(name string, revision int64, op *pb.RequestOp) *item {
 }
 
 // note adds a notice.
-func (it *item) note(put *pb.RequestOp) { it.notice = append(it.notice, put) }
+func (it *item) note(change *pb.RequestOp) { it.notice = append(it.notice, change) }
 
-// noticeAlone has a part that is sent without others put the keys itself.
+// noticeAlone has a part that is sent without others change the keys itself.
 func (it *item) noticeAlone() {
 	it.then = slices.Concat(it.notice, it.then)
 	it.extra += len(it.notice)
@@ -416,11 +418,14 @@ func firstOf(h slots.Held) int {
 	return first % slots.MaxNumbersOfPool
 }
 
-// free is the part of a transaction that releases a claim.
+// free is the part of a transaction that releases a claim. Each of its keys is compared: if an operator has deleted one by hand,
+// another claim may have that slot by now. The others are then found by the next audit.
 func (m *memory) free(c *Claim) *item {
-	it := &item{kind: frees, claim: c, own: []*pb.Compare{store.ModEquals(c.main.Key(m.keys), c.fence)}}
+	it := &item{kind: frees, claim: c}
 	for _, r := range wire.Refs(c.keys) {
-		it.then = append(it.then, store.Delete(r.Key(m.keys)))
+		key := r.Key(m.keys)
+		it.own = append(it.own, store.ModEquals(key, c.fence))
+		it.then = append(it.then, store.Delete(key))
 	}
 	m.freeID(it, c.request)
 	it.extra = len(it.then)
@@ -444,6 +449,14 @@ func (it *item) move(key string, created int64, value []byte, lease store.LeaseI
 	} else {
 		it.then = append(it.then, store.Put(key, value, lease))
 	}
+}
+
+// puts reports whether it puts a key with the value that was read.
+func (it *item) puts(kv *mvccpb.KeyValue) bool {
+	return slices.ContainsFunc(it.then, func(op *pb.RequestOp) bool {
+		put := op.GetRequestPut()
+		return put != nil && bytes.Equal(put.Key, kv.Key) && bytes.Equal(put.Value, kv.Value) && put.Lease == kv.Lease
+	})
 }
 
 // drop is the part that deletes an offers key.

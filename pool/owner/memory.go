@@ -141,10 +141,19 @@ func (m *memory) leaseDuration(c *Claim) (d time.Duration) {
 
 // age forgets pools that are not used, and what is too old of the others.
 func (m *memory) age(now time.Duration) {
+	kept := map[string]*known{} // a map does not become smaller
 	for name, k := range m.pools {
-		if k.Age(now); k.held == 0 && now-k.used > unusedFor {
-			delete(m.pools, name)
+		if k.Age(now); k.held > 0 || now-k.used <= unusedFor {
+			kept[name] = k
 		}
+	}
+	m.pools = kept
+}
+
+// reread has pools read before claims there are judged.
+func (m *memory) reread(pools []string, now time.Duration) {
+	for _, name := range pools {
+		m.of(name, now).Forget()
 	}
 }
 

@@ -30,7 +30,12 @@ type offers struct {
 	advance map[string]*offered
 	closed  []OwnOffer // of those in memory
 	own     ownAdvance
+	// declined are demands that were offered and that this instance does not have.
+	declined map[wire.DemandRef]bool
 }
+
+// maxDeclined bounds the demands that are remembered as declined.
+const maxDeclined = 1000
 
 // ownAdvance says which pools this instance may hand slots on in as the dispatcher, under which role.
 type ownAdvance struct {
@@ -45,7 +50,23 @@ type OwnOffer struct {
 	Revision int64
 }
 
-func newOffers() *offers { return &offers{advance: map[string]*offered{}} }
+func newOffers() *offers {
+	return &offers{advance: map[string]*offered{}, declined: map[wire.DemandRef]bool{}}
+}
+
+// decline records that a demand was offered that this instance does not have. It is true if that was so before: the dispatcher
+// has not missed its end, it is in etcd.
+func (o *offers) decline(demand wire.DemandRef) bool {
+	if o.declined[demand] {
+		delete(o.declined, demand)
+		return true
+	}
+	if len(o.declined) >= maxDeclined {
+		clear(o.declined)
+	}
+	o.declined[demand] = true
+	return false
+}
 
 // add adds an offers key, instead of an older one of that name.
 func (o *offers) add(of *offered) {

@@ -93,3 +93,14 @@ func TestAnOfferIsKeptWhileAnotherOneIsTried(t *testing.T) {
 		t.Errorf("%+v of %v", got, a.main)
 	}
 }
+
+// An advance offer may be the first thing that is seen after a restore.
+func TestAnAdvanceOfferAfterARestore(t *testing.T) {
+	r := newRig(t)
+	r.h.Restored()
+	key := r.keys.Offer(wire.OfferKey{Host: r.h.name, Instance: "i", Name: -1, Advance: "db"})
+	r.h.Offered(&mvccpb.Event{Type: mvccpb.PUT, Kv: &mvccpb.KeyValue{Key: []byte(key), Value: wire.EncodeEmpty(), CreateRevision: 9}})
+	if r.h.offers.advance["db"] == nil {
+		t.Error("it is not known")
+	}
+}

@@ -25,11 +25,12 @@ type Why string
 
 // The reasons.
 const (
-	Full    Why = "full"          // a pool has too few free slots
-	Pending Why = "pending"       // others wait for a pool
-	Races   Why = "races"         // other instances took the slots that it tried
-	Closed  Why = "closed"        // a pool is paused or closed
-	Wide    Why = "many compares" // its free slots are in too many parts for one transaction
+	Full    Why = "full"      // a pool has too few free slots
+	Pending Why = "pending"   // others wait for a pool
+	Races   Why = "races"     // other instances took the slots that it tried
+	Paused  Why = "paused"    // a pool is paused
+	Closed  Why = "closed"    // the limit of a pool is 0
+	Wide    Why = "scattered" // its free slots are in too many parts for one transaction
 )
 
 // Result is the news of a claim.
@@ -44,11 +45,17 @@ type Result struct {
 	Why Why
 }
 
+// Whys are all reasons.
+func Whys() []Why { return []Why{Full, Pending, Races, Paused, Closed, Wide} }
+
 // ErrGone tells that the slots of a claim were gone before it was released.
 var ErrGone = errors.New("its slots are no longer in etcd")
 
-// outcomes collects results.
-type outcomes struct{ list []Result }
+// outcomes collects results, and counts what they come from.
+type outcomes struct {
+	list   []Result
+	counts *Counts
+}
 
 func (o *outcomes) add(r Result) { o.list = append(o.list, r) }
 
@@ -64,8 +71,8 @@ func (v verdict) problem(c *Claim) error {
 	switch v.why {
 	case Pending:
 		return problem.New(problem.NoCapacity, "others wait for pool '%s'", name)
-	case Closed:
-		return problem.New(problem.NoCapacity, "pool '%s' is paused or closed", name)
+	case Paused, Closed:
+		return problem.New(problem.NoCapacity, "pool '%s' is %s", name, v.why)
 	case Races:
 		return problem.New(problem.NoCapacity, "%d races for slots of pool '%s' were lost", c.races, name)
 	case Wide:

@@ -45,6 +45,7 @@ type Owner struct {
 	orphans   orphans
 	reads     []reading // under way
 	polled    []string  // pools whose demands the last poll reads
+	chosen    []*demand // whose ids it reads
 }
 
 // Half is one of the two halves of the writer of an instance. Each has one transaction under way, and a guard of its own,
@@ -72,7 +73,7 @@ func New(cfg Config) *Owner {
 	o := &Owner{
 		keys: keys, prefix: keys.Offers(cfg.Host, cfg.Instance),
 		memory: memory{keys: keys, hash: h.Sum32(), pools: map[string]*known{}},
-		offers: newOffers(), outcomes: &outcomes{}, space: &Space{},
+		offers: newOffers(), outcomes: &outcomes{counts: newCounts()}, space: &Space{},
 	}
 	o.queue = newQueue(cfg, o.space)
 	o.commits = &commits{
@@ -93,9 +94,9 @@ func (o *Owner) Queue() Half { return o.queue }
 // Space returns whether etcd takes puts, as far as is known. Refused is to be called for each transaction of its halves that etcd refuses for want of space.
 func (o *Owner) Space() *Space { return o.space }
 
-// Claim asks for a claim.
-func (o *Owner) Claim(c *Claim, now time.Duration) {
-	c.arrive(now, o.memory.begun)
+// Claim asks for a claim, at a time of day.
+func (o *Owner) Claim(c *Claim, now time.Duration, at time.Time) {
+	c.arrive(now, at, o.memory.begun)
 	if c.transfer != nil {
 		o.transfers.add(c) // what is taken over is read first
 		return
@@ -131,7 +132,7 @@ func (o *Owner) Want(c *Claim) bool {
 
 // Wakes returns when a half may have a next transaction without anything else having happened, later than now; 0 is never.
 func (o *Owner) Wakes(now time.Duration) (at time.Duration) {
-	for _, t := range []time.Duration{o.commits.wakes, o.queue.until, o.queue.reserving.next, o.queue.shelf.wakes(), o.space.Wakes()} {
+	for _, t := range []time.Duration{o.commits.wakes, o.queue.collecting.until, o.queue.reserving.next, o.queue.shelf.wakes(), o.space.Wakes()} {
 		if t > now && (at == 0 || t < at) {
 			at = t
 		}
@@ -211,13 +212,16 @@ func (o *Owner) decode(ev *mvccpb.Event) *offered {
 	return of
 }
 
-// Polls returns the operations that read what a watch shows too, whether the demands of this instance are there, and their pools:
-// to be part of a transaction from time to time, in case that the watch is silent.
+// Polls returns the operations that read what a watch shows too, whether the demands of this instance are there, their pools, and
+// who has the ids that users have chosen for them: to be part of a transaction from time to time, in case that the watch is silent.
 func (o *Owner) Polls() []*pb.RequestOp {
-	o.polled = o.queue.pools()
+	o.polled, o.chosen = o.queue.pools(), o.queue.chosen()
 	ops := []*pb.RequestOp{under(o.prefix, false)}
 	for _, p := range o.polled {
 		ops = append(ops, under(o.keys.Demands(p, o.queue.host, o.queue.instance), true), store.Get(o.keys.Spec(p)))
+	}
+	for _, d := range o.chosen {
+		ops = append(ops, store.Get(o.keys.ID(d.claim.request.ID)))
 	}
 	return ops
 }
@@ -237,6 +241,9 @@ func (o *Owner) Polled(responses []*pb.ResponseOp, revision int64) {
 				o.queue.reserving.set(name, s.ReserveAfter)
 			}
 		}
+	}
+	for i, d := range o.chosen {
+		o.commits.idRead(d, responses[1+2*len(o.polled)+i].GetResponseRange().Kvs)
 	}
 	o.queue.polled(o.polled, created, revision)
 }
@@ -281,8 +288,11 @@ func (o *Owner) Dispatch(may func(pool string) bool, role int64) {
 // OwnOffers returns what has become of offers in memory, under the role that this instance has, since the last call.
 func (o *Owner) OwnOffers() []OwnOffer { return o.offers.takeClosed() }
 
-// Left reports whether this instance has put pools as pending that nobody may end: then it has to dispatch.
-func (o *Owner) Left() bool { return o.queue.left }
+// Left reports whether this instance has put pools as pending that nobody may end, or is putting some: then it has to dispatch.
+func (o *Owner) Left() bool {
+	b := o.queue.flight
+	return o.queue.left || b != nil && len(b.pending) > 0
+}
 
 // Queued returns how many demands keys of this instance are in etcd.
 func (o *Owner) Queued() int { return o.queue.placed() }

@@ -61,11 +61,18 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 			p.queue.change(d.key)
 			unused = append(unused, offer.Demand)
 			continue
-		case d == nil || d.claim.state != waiting || d.claim.withdrawn:
+		case d == nil:
+			if p.offers.decline(offer.Demand) {
+				p.dropStray(offer)
+			}
+			unused = append(unused, offer.Demand)
+			continue
+		case d.claim.state != waiting || d.claim.withdrawn:
 			unused = append(unused, offer.Demand)
 			continue
 		case offer.Refused: // its dispatcher may not know yet that a pool was created
-			d.claim.arrive(d.claim.came, p.memory.begun)
+			d.claim.arrive(d.claim.came, d.claim.since, p.memory.begun)
+			p.memory.reread(d.claim.pools, p.now)
 			p.unqueue(d)
 			continue
 		}
@@ -90,6 +97,19 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 		p.offers.close(of, demand, 0)
 	}
 	return true
+}
+
+// dropStray has a demand deleted that etcd has and this instance has not: a restore of etcd has brought it back, or another process
+// has put it. While it is there, slots are kept for it.
+func (p *plan) dropStray(offer wire.Offer) {
+	name := wire.DemandKey{Pool: offer.Demand.Pool, Host: p.queue.host, Instance: p.queue.instance, Name: offer.Demand.Name}
+	if k := p.queue.byName[name.Name]; k != nil && k.created == offer.Demand.Created {
+		p.queue.change(k)
+		return
+	}
+	for name.Pool = range offer.Take {
+		p.commits.drop(&offered{key: p.queue.keys.Demand(name), created: offer.Demand.Created})
+	}
 }
 
 // takeOffered returns the part of a transaction that takes what is offered to a claim, nil if that can't be used. Later is
@@ -183,6 +203,9 @@ func (p *plan) claim(c *Claim) bool {
 	}
 	if !p.current(c.passing.turn, c.pools) {
 		c.passing.give(nil)
+	}
+	if p.b.uses(c.passing.turn) {
+		return false
 	}
 	v := p.judge(c)
 	switch v.is {
@@ -289,13 +312,14 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 		p.wake(p.surveys.help(p.now))
 		return false
 	}
+	p.outcomes.counts.queued(v.why)
 	p.outcomes.add(Result{Claim: c, Outcome: Waits, Why: v.why})
 	for _, name := range c.pools {
 		if k := p.memory.pools[name]; k.at > 0 {
 			p.queue.reserving.set(name, k.spec.ReserveAfter)
 		}
 	}
-	p.queue.add(c, v.pools, p.at)
+	p.queue.add(c, v.pools)
 	return true
 }
 
@@ -347,7 +371,7 @@ func (p *plan) handOn(from *Claim) bool {
 		return false
 	}
 	d := p.queue.first(from.kind)
-	if d == nil || d.claim.accused || !d.claim.reserve(p.leases, p.memory.leaseDuration(d.claim)) {
+	if d == nil || d.claim.accused || p.queue.passes(d) || !d.claim.reserve(p.leases, p.memory.leaseDuration(d.claim)) {
 		return false
 	}
 	it := &item{kind: takes, claim: d.claim, from: from}
@@ -423,7 +447,7 @@ func (p *plan) judge(c *Claim) (v verdict) {
 		k := p.memory.of(name, p.now)
 		fresh := k.read > c.arrived
 		why, err := k.objection(c.request.Slots[name], c.passing.turn.of(name), patient)
-		if why == Pending && c.request.Wait > 0 && p.queue.keeps(name) {
+		if why == Pending && c.request.Wait > 0 && c.place == nil && p.queue.keeps(name) {
 			fresh = true // others of this instance wait for it: this one waits behind them
 		}
 		switch {
@@ -458,7 +482,9 @@ func (k *known) objection(n int, pending int64, patient bool) (why Why, err erro
 		return "", s.Exceeded(pool.Need{Pool: k.name, N: n})
 	case k.pending != pending:
 		return Pending, nil
-	case k.at > 0 && (s.Paused || s.Limit == pool.Closed):
+	case k.at > 0 && s.Paused:
+		return Paused, nil
+	case k.at > 0 && s.Limit == pool.Closed:
 		return Closed, nil
 	}
 	return "", nil

@@ -37,8 +37,9 @@ type queue struct {
 	changed []*demandKey    // to be put or deleted
 	pending map[string]bool // pools that are to be pending
 	ranks   map[string]*rank
-	waits   int            // demands that have not ended
-	short   map[string]int // and how many of these keep a pool pending
+	waits   int             // demands that have not ended
+	short   map[string]int  // and how many of these keep a pool pending
+	ended   map[string]bool // pools of demands that have ended since they were surveyed last, while nobody dispatches
 
 	flight   *batch
 	role     roleSeen
@@ -47,11 +48,9 @@ type queue struct {
 	isolated int // so many more transactions have one part each
 	shelf    shelf[refusedPart]
 
-	waited time.Duration // by the claim that was granted last
-	until  time.Duration // when fresh demands are put; 0 if they are not collected
-
-	reserving reserving
-	seats     seats
+	collecting collecting
+	reserving  reserving
+	seats      seats
 	// left: pools were put as pending while nobody dispatched, who would end that.
 	left bool
 }
@@ -67,13 +66,13 @@ func newQueue(cfg Config, space *Space) *queue {
 		space: space,
 		keys:  wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence,
 		guard:  store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands")),
-		byName: map[int]*demandKey{}, short: map[string]int{}, reserving: reserving{after: map[string]time.Duration{}}, taken: map[int]bool{}, pending: map[string]bool{}, ranks: map[string]*rank{},
+		byName: map[int]*demandKey{}, short: map[string]int{}, ended: map[string]bool{}, reserving: reserving{after: map[string]time.Duration{}}, taken: map[int]bool{}, pending: map[string]bool{}, ranks: map[string]*rank{},
 	}
 }
 
 // add has a claim wait. Short are its pools that could not grant it.
-func (q *queue) add(c *Claim, short []string, at time.Time) {
-	d := &demand{claim: c, since: at, came: c.came, short: short}
+func (q *queue) add(c *Claim, short []string) {
+	d := &demand{claim: c, since: c.since, came: c.came, short: short}
 	if at := c.request.Since; at > 0 {
 		d.placeAt(at)
 	}
@@ -87,15 +86,7 @@ func (q *queue) add(c *Claim, short []string, at time.Time) {
 	q.fresh = append(q.fresh, d)
 	q.reserving.add(d)
 	for _, p := range short {
-		q.pending[p] = true
 		q.short[p]++
-	}
-}
-
-// keepPending has the pools of a demand pending that reserves.
-func (q *queue) keepPending(d *demand) {
-	for _, p := range d.claim.pools {
-		q.pending[p] = true
 	}
 }
 
@@ -110,9 +101,6 @@ func (q *queue) renew(d *demand) {
 		q.change(k)
 	}
 	q.fresh = append(q.fresh, d)
-	for _, p := range d.short {
-		q.pending[p] = true
-	}
 }
 
 // end ends a demand. If it was committed, the record of its claim says so, and its key may list it until half of the key's
@@ -121,8 +109,12 @@ func (q *queue) end(d *demand, committed bool) {
 	if d.over {
 		return
 	}
+	q.unrank(d)
 	d.end()
 	q.waits--
+	for _, p := range d.claim.pools {
+		q.ended[p] = true
+	}
 	for _, p := range d.short {
 		if q.short[p]--; q.short[p] == 0 {
 			delete(q.short, p)
@@ -136,6 +128,13 @@ func (q *queue) end(d *demand, committed bool) {
 	if !committed || k.worthPutting(nil) || d.claim.request.Bridge { // who takes it over can't say that it has ended
 		q.change(k)
 	}
+}
+
+// takeEnded returns the pools in which demands have ended, and forgets them.
+func (q *queue) takeEnded() map[string]bool {
+	all := maps.Clone(q.ended)
+	clear(q.ended)
+	return all
 }
 
 // change has a key put again or deleted.
@@ -186,24 +185,21 @@ func (q *queue) takeSuspects() []store.LeaseID {
 // pend has the pools pending again that demands keep so.
 func (q *queue) pend() {
 	for _, k := range q.byName {
-		for _, d := range k.live() {
-			for _, p := range d.short {
-				q.pending[p] = true
-			}
-		}
+		q.pendFor(k)
 	}
 }
 
-// pendNew has the pools pending that the demands of a key keep so which is not in etcd yet, or no longer: who has read that
-// pool must see that another claim waits for it.
-func (q *queue) pendNew(k *demandKey) {
-	if k.created != 0 {
-		return
-	}
+// pendFor has the pools pending that the demands of a key keep so.
+func (q *queue) pendFor(k *demandKey) {
 	for _, d := range k.live() {
-		for _, p := range d.short {
-			q.pending[p] = true
-		}
+		q.putPending(d.short)
+	}
+}
+
+// putPending has pools pending.
+func (q *queue) putPending(pools []string) {
+	for _, p := range pools {
+		q.pending[p] = true
 	}
 }
 
@@ -245,7 +241,6 @@ func (q *queue) restored() {
 			q.changed = append(q.changed, k)
 		}
 	}
-	q.pend()
 }
 
 // vanished records that a key is not in etcd as it was known. One of several pools was deleted in some of them only, as is done
@@ -276,12 +271,28 @@ func (q *queue) pools() []string {
 		}
 	}
 	names := slices.Sorted(maps.Keys(all))
-	if len(names) > maxPolled {
-		q.polls++
+	if q.polls++; len(names) > maxPolled {
 		at := q.polls * maxPolled % len(names)
 		names = slices.Concat(names[at:], names[:at])[:maxPolled]
 	}
 	return names
+}
+
+// maxChosen is the most ids that one poll reads.
+const maxChosen = 20
+
+// chosen returns demands of claims whose ids users have chosen, at most [maxChosen] of them, others each time.
+func (q *queue) chosen() (all []*demand) {
+	for d := range q.demands() {
+		if d.claim.request.Chosen {
+			all = append(all, d)
+		}
+	}
+	if len(all) > maxChosen {
+		at := q.polls * maxChosen % len(all)
+		all = slices.Concat(all[at:], all[:at])[:maxChosen]
+	}
+	return all
 }
 
 // polled records which demands keys some pools had at a revision. What is gone was deleted by others, and is put again.
@@ -297,29 +308,6 @@ func (q *queue) polled(pools []string, created map[string]int64, revision int64)
 	}
 }
 
-// slowWait is the time in the wait queue from which on demands are collected for collectFor before they are put: who waits
-// for long loses little by it, and etcd has fewer keys to put.
-const (
-	slowWait   = 80 * time.Millisecond
-	collectFor = 20 * time.Millisecond
-)
-
-// served records for how long a claim has waited that was granted.
-func (q *queue) served(d *demand, now time.Time) { q.waited = now.Sub(d.since) }
-
-// collects reports whether more demands are waited for before these are put.
-func (q *queue) collects(now time.Duration) bool {
-	switch {
-	case len(q.fresh) == 0 || q.waited < slowWait || len(q.fresh) >= wire.MaxDemands:
-		q.until = 0
-	case q.until == 0:
-		q.until = now + collectFor
-	case now >= q.until:
-		q.until = 0
-	}
-	return q.until > 0
-}
-
 // Next returns the next transaction, false if there is none, or one is under way.
 func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 	if q.flight != nil {
@@ -332,7 +320,7 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 	}
 	q.unshelve(now)
 	q.reserve(now)
-	if kind == withPuts && !q.collects(now) {
+	if kind == withPuts && !q.collecting.on(len(q.fresh), now) {
 		q.place()
 	}
 	b := newBatch(kind, true, q.isolated > 0)
@@ -357,8 +345,9 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 			rest = append(rest, q.changed[i:]...)
 			break
 		}
-		q.spell(it, nil)
-		q.pendNew(k)
+		if q.spell(it, nil); k.created == 0 { // who has read a pool must see that another claim waits for it
+			q.pendFor(k)
+		}
 	}
 	q.changed = rest
 	for _, p := range slices.Sorted(maps.Keys(q.pending)) {
@@ -523,16 +512,21 @@ func (q *queue) moved(it *item, ok bool, revision int64) {
 		for _, d := range k.list {
 			q.rank(d)
 		}
-	case k.created == 0: // a key of an earlier process has its name
-		q.taken[k.name] = true
-		delete(q.byName, k.name)
-		k.rename(q.freeName())
-		q.byName[k.name] = k
-		k.stay()
+	case k.created == 0:
+		q.rename(k)
 	default:
 		q.vanished(k)
 	}
 	q.check(k)
+}
+
+// rename has a key put under another name: a key of an earlier process, or of before a restore of etcd, has its own.
+func (q *queue) rename(k *demandKey) {
+	q.taken[k.name] = true
+	delete(q.byName, k.name)
+	k.rename(q.freeName())
+	q.byName[k.name] = k
+	k.stay()
 }
 
 // renewAll has demands put again that wait still, though their key was put without them: their claims were to be taken in
@@ -580,11 +574,32 @@ func (q *queue) first(kind string) *demand {
 	if r == nil {
 		return nil
 	}
-	d := r.first()
-	if r.empty() {
-		delete(q.ranks, kind)
+	return r.first()
+}
+
+// unrank ends that a demand is ranked.
+func (q *queue) unrank(d *demand) {
+	kind := d.claim.kind
+	if r := q.ranks[kind]; r != nil {
+		if r.remove(d); len(r.list) == 0 {
+			delete(q.ranks, kind)
+		}
 	}
-	return d
+}
+
+// passes reports whether a demand that is first of its kind ranks behind one of another kind that reserves in one of its pools.
+func (q *queue) passes(d *demand) bool {
+	shared := func(name string) bool { return slices.Contains(d.claim.pools, name) }
+	for kind := range q.ranks {
+		x := q.first(kind)
+		if x == nil || !x.reserves || before(x, d) >= 0 {
+			continue
+		}
+		if slices.ContainsFunc(x.claim.pools, shared) {
+			return true
+		}
+	}
+	return false
 }
 
 // find returns the demand that an offer names, nil if its key does not list it. It is unknown while its key is put for the first
@@ -637,8 +652,10 @@ func (q *queue) resolve(it *item, kvs []*mvccpb.KeyValue) {
 	switch {
 	case k.created == partly:
 		k.stay()
-	case len(kvs) == 0:
+	case len(kvs) == 0, k.created != 0 && k.created != kvs[0].CreateRevision:
 		q.vanished(k)
+	case k.created == 0 && !it.puts(kvs[0]):
+		q.rename(k)
 	default:
 		k.put(k.list, kvs[0].CreateRevision)
 	}

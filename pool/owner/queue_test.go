@@ -5,6 +5,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -21,7 +22,7 @@ func TestADemandOfADeletedPoolIsWhole(t *testing.T) {
 	waits := NewClaim(&pool.Request{ID: "waits", Slots: map[string]int{"db": 1, "gpu": 1}, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
 	for _, c := range []*Claim{full, waits} {
 		r.h.asked[c] = true
-		r.h.Claim(c, r.now())
+		r.h.Claim(c, r.now(), time.Unix(1, 0))
 		r.pass(time.Second)
 	}
 	was := waits.demand.ref()
@@ -43,6 +44,35 @@ func TestADemandOfADeletedPoolIsWhole(t *testing.T) {
 		}
 		if keys != 1 {
 			t.Errorf("%d keys are in %s", keys, name)
+		}
+	}
+}
+
+// After a lost answer, a key is the one that was put only if it says the same: a restore of etcd may have brought back another one
+// of that name.
+func TestAKeyWhoseAnswerIsLostIsKnownByItsValue(t *testing.T) {
+	for what, c := range map[string]struct {
+		known   int64
+		value   string
+		name    int
+		created int64
+	}{
+		"the one that was put":        {0, "mine", 0, 7},
+		"one that was there before":   {0, "other", 1, 0},
+		"the one that was known":      {7, "other", 0, 7},
+		"not the one that was known":  {5, "other", 0, 0},
+		"nor if it says what was put": {5, "mine", 0, 0},
+	} {
+		q := newQueue(Config{Keys: store.NewKeys("/b/"), Host: "h", Instance: "i"}, &Space{})
+		k := &demandKey{pools: []string{"db"}, created: c.known}
+		q.byName[0] = k
+		it := &item{kind: moves, key: k}
+		key := q.keyOf(k, "db")
+		it.move(key, c.known, []byte("mine"), 3)
+		k.move()
+		q.resolve(it, []*mvccpb.KeyValue{{Key: []byte(key), Value: []byte(c.value), CreateRevision: 7, ModRevision: 9, Lease: 3}})
+		if k.name != c.name || k.created != c.created || q.byName[c.name] != k {
+			t.Errorf("%s: it has name %d and was created in revision %d", what, k.name, k.created)
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// rank is demands of one kind, in the order in which they are served. One that has ended stays until it is found.
+// rank is demands of one kind, in the order in which they are served.
 type rank struct{ list []*demand }
 
 // add adds a demand that is known to be in etcd, if it is not there yet.
@@ -15,26 +15,22 @@ func (r *rank) add(d *demand) {
 	}
 }
 
-// first returns the first demand that waits, nil if there is none. Those that have ended are dropped on the way.
-func (r *rank) first() (first *demand) {
-	kept, i := 0, 0
-	for ; i < len(r.list) && first == nil; i++ {
-		d := r.list[i]
-		if d.over {
-			continue
-		}
-		if d.claim.state == waiting && d.ref().Created != 0 {
-			first = d
-		}
-		r.list[kept] = d
-		kept++
+// remove removes a demand that ends, if it is there.
+func (r *rank) remove(d *demand) {
+	if i, ok := slices.BinarySearchFunc(r.list, d, before); ok {
+		r.list = slices.Delete(r.list, i, i+1)
 	}
-	r.list = slices.Delete(r.list, kept, i)
-	return first
 }
 
-// empty reports whether there is none.
-func (r *rank) empty() bool { return len(r.list) == 0 }
+// first returns the first demand that waits, nil if there is none.
+func (r *rank) first() *demand {
+	for _, d := range r.list {
+		if d.claim.state == waiting && d.ref().Created != 0 {
+			return d
+		}
+	}
+	return nil
+}
 
 // before ranks by priority, stamp and the id of the claim, as the dispatcher does.
 func before(a, b *demand) int {

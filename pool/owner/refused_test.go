@@ -39,7 +39,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) ask(id string, n int, x store.Extra) *Claim {
 	c := NewClaim(&pool.Request{ID: id, Slots: map[string]int{"db": n}, Wait: time.Hour, Extra: x, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
 	r.h.asked[c] = true
-	r.h.Claim(c, r.now())
+	r.h.Claim(c, r.now(), time.Unix(1, 0))
 	return c
 }
 
@@ -206,7 +206,7 @@ func TestADemandThatIsRefusedIsPutLater(t *testing.T) {
 			r.putSpec("gpu", s)
 			ask := func(id, name string, n int) *Claim {
 				c := NewClaim(&pool.Request{ID: id, Slots: map[string]int{name: n}, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
-				r.h.Claim(c, r.now())
+				r.h.Claim(c, r.now(), time.Unix(1, 0))
 				return c
 			}
 			ask("a", "db", 4)

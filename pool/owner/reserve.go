@@ -91,7 +91,7 @@ func (q *queue) reserve(now time.Duration) {
 // reserveFor has a demand reserve.
 func (q *queue) reserveFor(d *demand) {
 	d.reserve()
-	q.keepPending(d)
+	q.putPending(d.claim.pools)
 	if d.key != nil {
 		q.change(d.key)
 	}

@@ -48,7 +48,7 @@ func TestADemandReservesWhenItIsOld(t *testing.T) {
 			pass()
 			c := NewClaim(&pool.Request{ID: "waits", Slots: needs, Wait: time.Hour, Holder: pool.Holder{Host: h.name, Instance: "i"}})
 			h.asked[c] = true
-			h.Claim(c, w.now())
+			h.Claim(c, w.now(), time.Unix(1, 0))
 			for ; c.state != waiting || c.demand.key == nil || c.demand.key.created == 0; w.clock += localWait {
 				pass()
 			}

@@ -170,7 +170,7 @@ func TestPlacesOfWorkers(t *testing.T) {
 	}
 	for _, name := range []string{"a place is taken", "a full worker leaves", "a place is given back", "a place is returned", "the stamp of a step"} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(600) {
+			for seed := range schedules(name) {
 				w := newWorld(seed, nil)
 				w.workers.mutant = name
 				if w.run(600); len(w.errs) > 0 {
@@ -191,7 +191,7 @@ func TestClaimsWithoutAPlace(t *testing.T) {
 	running.Take()
 	with := func(id string, wait time.Duration) *Claim {
 		c := NewClaim(&pool.Request{ID: id, Slots: map[string]int{"db": 1}, Wait: wait, Place: places.New(), Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
-		r.h.Claim(c, r.now())
+		r.h.Claim(c, r.now(), time.Unix(1, 0))
 		return c
 	}
 	with("hasty", 0)

@@ -17,11 +17,11 @@ func TestWaitersAreThoseThatHaveNotEnded(t *testing.T) {
 	var claims []*Claim
 	for i, id := range []string{"b", "a", "c"} {
 		c := NewClaim(&pool.Request{ID: id, Slots: map[string]int{"db": 1}, Wait: time.Minute})
-		c.arrive(time.Duration(i), 0)
+		c.arrive(time.Duration(i), time.Unix(1, 0), 0)
 		if _, waits := c.Waits(); waits {
 			t.Errorf("%s waits before it has to", id)
 		}
-		o.queue.add(c, []string{"db"}, time.Unix(1, 0))
+		o.queue.add(c, []string{"db"})
 		claims = append(claims, c)
 	}
 	want := func(what string, ids ...string) []Waiter {

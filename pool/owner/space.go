@@ -96,9 +96,9 @@ func (o *commits) repeatDeletions(b *batch) {
 	var later []*item
 	for _, it := range o.takeAgain() {
 		switch {
-		case it.kind == takes && it.from == nil:
+		case it.kind == marks, it.kind == takes && it.from == nil:
 			later = append(later, it)
-		case it.kind == takes, it.kind == moves, it.kind == marks, it.claim != nil && it.claim.combined != nil:
+		case it.kind == takes, it.kind == moves, it.claim != nil && it.claim.combined != nil:
 			o.putOff(it)
 		case !b.add(it):
 			later = append(later, it)

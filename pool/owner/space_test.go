@@ -200,7 +200,7 @@ func TestAnInstanceWithAFullEtcd(t *testing.T) {
 	waits := r.ask("waits", 1, store.Extra{})
 	r.pass(time.Second)
 	hurried := NewClaim(&pool.Request{ID: "hurried", Slots: map[string]int{"db": 1}})
-	r.h.Claim(hurried, r.now())
+	r.h.Claim(hurried, r.now(), time.Unix(1, 0))
 	for _, id := range []string{"a", "b"} {
 		r.h.Release(all[id].Claim)
 	}

@@ -112,18 +112,15 @@ func (w *world) state(name string) *state {
 }
 
 // admitted returns the waiters that Admit grants.
-func (w *world) admitted(all []waiter) []waiter { return w.admittedWith(all, nil) }
-
-// admittedWith returns those that Admit grants when some slots are taken too.
-func (w *world) admittedWith(all []waiter, taken map[string]int) []waiter {
+func (w *world) admitted(all []waiter) []waiter {
 	var capacities []admit.Capacity
 	for _, p := range poolNames {
 		s := w.state(p)
-		capacities = append(capacities, admit.Capacity{Limit: s.spec.Limit, Used: s.used + taken[p], Open: !s.spec.Paused && s.spec.Limit != pool.Closed})
+		capacities = append(capacities, admit.Capacity{Limit: s.spec.Limit, Used: s.used, Open: !s.spec.Paused && s.spec.Limit != pool.Closed})
 	}
 	var ws []*admit.Waiter
 	for _, x := range all {
-		a := &admit.Waiter{Mine: true, Reserve: x.Reserve}
+		a := &admit.Waiter{Reserve: x.Reserve}
 		for i, p := range poolNames {
 			if n := x.Pools[p]; n > 0 {
 				a.Needs = append(a.Needs, admit.Need{Pool: i, N: n})
@@ -132,7 +129,7 @@ func (w *world) admittedWith(all []waiter, taken map[string]int) []waiter {
 		ws = append(ws, a)
 	}
 	var granted []waiter
-	for _, i := range admit.Admit(capacities, ws).Served() {
+	for _, i := range admit.Admit(capacities, ws) {
 		granted = append(granted, all[i])
 	}
 	return granted

@@ -2,7 +2,6 @@ package owner
 
 import (
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -29,20 +28,39 @@ func (w *world) all(prefix string) iter.Seq[*mvccpb.KeyValue] {
 	return slices.Values(resp.Kvs)
 }
 
-// at returns the waiters in etcd at a revision, and those of them that Admit grants, with some slots taken besides, and
-// without some waiters.
-func (w *world) at(revision int64, taken map[string]int, without map[string]bool) (all, granted []waiter) {
-	w.shown = revision
-	defer func() { w.shown = 0 }()
-	all = slices.DeleteFunc(w.waiters(), func(x waiter) bool { return without[x.Claim] })
-	return all, w.admittedWith(all, taken)
+// wanted reports whether something is to be surveyed, or is.
+func (s *surveys) wanted() bool {
+	return s.current != nil || len(s.asked) > 0 || s.due != servesNone || s.helps
 }
 
-// turnOf returns the claim of an id that takes slots although others wait, nil if it does not.
-func (w *world) turnOf(id string) *Claim {
+// decided remembers which demands an instance knew to be over when it found out turns: it passes them, and others see them for as
+// long as their key lists them.
+func (w *world) decided(h *host) {
+	defer func() { w.shown = 0 }()
+	all := slices.Clone(h.commits.turns)
+	for c := range h.asked {
+		if c.passing.turn != nil {
+			all = append(all, c.passing.turn)
+		}
+	}
+	for _, t := range all {
+		if w.knew[t] != nil || t.revision < w.lives.restored {
+			continue
+		}
+		w.shown = t.revision
+		w.knew[t] = map[wire.DemandRef]bool{}
+		for _, x := range w.waiters() {
+			d, _ := h.queue.find(x.ref)
+			w.knew[t][x.ref] = x.key.Host == h.name && d != nil && d.over
+		}
+	}
+}
+
+// turnOf returns the claim of an id that a host takes although others wait, nil if it does not.
+func (w *world) turnOf(id, name string) *Claim {
 	for _, h := range w.hosts {
 		for c := range h.asked {
-			if c.request.ID == id && c.passing.turn != nil {
+			if h.name == name && c.request.ID == id && c.passing.turn != nil {
 				return c
 			}
 		}
@@ -50,59 +68,61 @@ func (w *world) turnOf(id string) *Claim {
 	return nil
 }
 
-// checkTurns checks that claims that take slots in a revision pass none that waits: none that had its slots when the
-// turn was found out, and would have them still, and none that has come since.
-func (w *world) checkTurns(claims []*Claim, rev int64) {
-	taken, ids, pools := map[string]int{}, map[string]bool{}, map[string]bool{}
-	since := rev
+// checkTurns checks that claims that take slots in a revision although others wait had their turn when that was found out, by the
+// revision that was read: each fit behind all that waited then. Since then nobody has come to wait for a pool that was pending,
+// and no other claim has taken slots of it in the same way.
+func (w *world) checkTurns(claims []*Claim, events []*mvccpb.Event) {
+	by := map[int64][]*Claim{}
+	of := map[string]int64{}
 	for _, c := range claims {
-		since = min(since, c.passing.turn.revision)
-		ids[c.request.ID] = true
-		for p, n := range c.request.Slots {
-			taken[p] += n
-			pools[p] = true
-		}
-		if c.demand == nil {
-			w.passing++
-		} else {
-			w.served++
-		}
-	}
-	if w.apart >= since {
-		return
-	}
-	without := map[string]bool{}
-	all, _ := w.at(rev-1, nil, nil)
-	for _, x := range all {
-		lists := slices.ContainsFunc(x.Pending, func(p string) bool { return pools[p] })
-		without[x.Claim] = x.ref.Created > since && !lists // it has come since, and has free slots in these pools
-	}
-	_, before := w.at(rev-1, nil, without)
-	maps.Copy(without, ids)
-	_, after := w.at(rev-1, taken, without)
-	_, then := w.at(since, nil, nil)
-	in := func(all []waiter, x waiter) bool {
-		return slices.ContainsFunc(all, func(o waiter) bool { return o.Claim == x.Claim })
-	}
-	if slices.ContainsFunc(before, func(x waiter) bool { return x.ref.Created <= since && !in(then, x) }) {
-		return // another one has come to fit since, and keeps what was free
-	}
-	for _, x := range before {
-		if ids[x.Claim] || in(after, x) {
-			continue
-		}
-		for p := range x.Pools {
-			if w.tookOffer[p] > since || pools[p] && claims[0].passing.turn.of(p) == 0 {
-				return // a claim with an offer, or any one where the pool is not pending, may have taken what was free
+		t := c.passing.turn
+		by[t.revision] = append(by[t.revision], c)
+		for p := range c.request.Slots {
+			at := t.of(p)
+			if at == 0 {
+				continue
 			}
+			w.check(of[p] == 0 || of[p] == t.revision, "two turns of %s are used together, those of %d and %d", p, of[p], t.revision)
+			of[p] = t.revision
+			change := slices.IndexFunc(events, func(ev *mvccpb.Event) bool { return string(ev.Kv.Key) == w.keys.Pending(p) })
+			w.check(change >= 0 && events[change].PrevKv != nil && events[change].PrevKv.ModRevision == at, "claim %s takes slots of %s, and its turn has ended or does not end", c.request.ID, p)
 		}
-		w.check(!in(then, x) && x.ref.Created <= since, "%v pass claim %s, which waits for %v and fits", slices.Sorted(maps.Keys(ids)), x.Claim, x.Pools)
-		return
+	}
+	for revision, group := range by {
+		w.checkTurn(group, revision)
 	}
 }
 
-// checkEmpty checks that no pool is pending for which no claim waits, if nobody dispatches.
+// checkTurn checks that claims had their turn at a revision.
+func (w *world) checkTurn(claims []*Claim, revision int64) {
+	if revision < w.lives.restored {
+		return // nobody can read it
+	}
+	w.shown = revision
+	defer func() { w.shown = 0 }()
+	over := w.knew[claims[0].passing.turn]
+	all := slices.DeleteFunc(w.waiters(), func(x waiter) bool { return over[x.ref] })
+	for _, c := range claims {
+		if c.demand != nil {
+			w.served++
+			continue
+		}
+		w.passing++
+		all = append(all, waiter{Demand: wire.Demand{Claim: c.request.ID, Holder: c.request.Holder, Pools: c.request.Slots}})
+	}
+	granted := w.admitted(all)
+	for _, c := range claims {
+		turn := slices.ContainsFunc(granted, func(x waiter) bool { return x.Claim == c.request.ID && x.Holder.Host == c.request.Holder.Host })
+		w.check(turn, "claim %s passes others: it had no turn in revision %d", asked(c.request), revision)
+	}
+}
+
+// checkEmpty checks that no pool is pending for which no claim waits, if nobody dispatches. The next claim finds a pool whose
+// demands have ended with a process, or were lost in a restore.
 func (w *world) checkEmpty() {
+	if w.lives.often > 0 {
+		return
+	}
 	for _, p := range poolNames {
 		_, pending := w.get(w.keys.Pending(p))
 		waits := slices.ContainsFunc(w.waiters(), func(x waiter) bool { return x.Pools[p] > 0 })
@@ -188,13 +208,6 @@ func (m mutant) changeRead(resp *pb.TxnResponse) {
 	}
 }
 
-// unaware reports whether a host does not know yet that slots of its claims are free: it does not take them.
-func (w *world) unaware(name string) bool {
-	return slices.ContainsFunc(w.hosts, func(h *host) bool {
-		return h.name == name && slices.ContainsFunc(h.held, func(c *Claim) bool { return w.forced[c.fence] })
-	})
-}
-
 // Of two claims of two instances that do not wait, and each of which fits behind the one that waits, one is refused: what the other
 // has found out is no longer so. Without the notice that the first one gives, both pass it.
 func TestTwoThatDoNotWait(t *testing.T) {
@@ -222,7 +235,7 @@ func TestTwoThatDoNotWait(t *testing.T) {
 		for _, h := range w.hosts[:2] {
 			c := NewClaim(&pool.Request{ID: "of-" + h.name, Slots: map[string]int{"db": 1}, Holder: pool.Holder{Host: h.name, Instance: "i"}})
 			h.asked[c] = true
-			h.Claim(c, w.now())
+			h.Claim(c, w.now(), time.Unix(1, 0))
 			claims = append(claims, c)
 		}
 		for round := range 40 {
@@ -243,6 +256,52 @@ func TestTwoThatDoNotWait(t *testing.T) {
 		if want := map[bool]int{true: 1, false: 2}[notice]; granted != want || (len(w.errs) > 0) == notice {
 			t.Errorf("notice %v: %d are granted, want %d: %v", notice, granted, want, w.errs)
 		}
+	}
+}
+
+// Of two claims of one instance that do not wait, and whose turns were found out one after the other, one is refused: each turn counts
+// the last slot as free.
+func TestTwoTurns(t *testing.T) {
+	r := newRig(t)
+	r.ask("held", 1, store.Extra{})
+	r.pass(time.Second)
+	d := wire.Demand{Claim: "d", Pools: map[string]int{"db": 2}, Pending: []string{"db"}, Since: time.Unix(1, 0), Holder: pool.Holder{Host: "other", Instance: "i"}}
+	r.must(&pb.TxnRequest{Success: []*pb.RequestOp{
+		store.Put(r.keys.Demand(wire.DemandKey{Pool: "db", Host: "other", Instance: "i"}), wire.EncodeDemands([]wire.Demand{d})["db"], 0),
+		store.Put(r.keys.Pending("db"), wire.EncodeEmpty(), 0),
+	}})
+	s := pool.DefaultSpec()
+	s.Limit = 1
+	r.putSpec("gpu", s)
+	hurried := func(id, name string) *Claim {
+		c := NewClaim(&pool.Request{ID: id, Slots: map[string]int{name: 1}, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
+		r.h.asked[c], c.lease = true, r.h.leases[false]
+		r.h.Claim(c, r.now(), time.Unix(1, 0))
+		return c
+	}
+	read := func() {
+		if txn, ok := r.h.Reads(); ok {
+			r.h.Read(r.must(txn), nil)
+		}
+	}
+	first := hurried("first", "db") // it learns that the pool is pending
+	r.pass(time.Second)
+	r.h.Release(first)
+	r.pass(time.Second)
+	hurried("slow", "gpu")
+	var slow *pb.TxnRequest
+	for slow == nil {
+		slow, _ = r.h.Commits().Next(r.now(), time.Unix(1, 0))
+		read()
+	}
+	for _, id := range []string{"one", "two"} {
+		for c := hurried(id, "db"); c.passing.turn == nil; read() {
+			r.h.Commits().Next(r.now(), time.Unix(1, 0))
+		}
+	}
+	r.h.Commits().Answer(r.carry(slow))
+	if all := r.pass(time.Second); (all["one"].Outcome == Granted) == (all["two"].Outcome == Granted) || len(r.errs) > 0 {
+		t.Errorf("%+v, %v", all, r.errs)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/wire"
 )
 
@@ -64,7 +65,8 @@ func (s *surveys) serve(now time.Duration, nobody bool) {
 		s.due = servesStale
 	}
 	s.mode = servesStale
-	clear(s.kept) // the dispatcher deletes the keys of pools that are no longer pending
+	clear(s.kept)
+	s.queue.takeEnded() // the dispatcher deletes the keys of pools that are no longer pending
 }
 
 // again has demands surveyed once more, after one that had its turn was not committed.
@@ -80,11 +82,6 @@ func (s *surveys) served() {
 	if s.mode == servesAll {
 		s.due = servesAll
 	}
-}
-
-// wanted reports whether something is to be surveyed, or is.
-func (s *surveys) wanted() bool {
-	return s.current != nil || len(s.asked) > 0 || s.due != servesNone || s.helps
 }
 
 // busy reports whether a round is under way.
@@ -148,10 +145,11 @@ func (s *surveys) takeAsked() (now, later []*Claim) {
 	return s.asked, nil
 }
 
-// poolsOfDemands returns the pools of this instance's demands, and those in which it was the last: others each time if there
-// are more than one survey reads.
+// poolsOfDemands returns the pools of this instance's demands, those of demands that have ended, and those in which it was the
+// last: others each time if there are more than one survey reads.
 func (s *surveys) poolsOfDemands() []string {
 	all := maps.Clone(s.kept)
+	maps.Copy(all, s.queue.takeEnded())
 	for _, k := range s.queue.byName {
 		for _, name := range k.pools {
 			all[name] = true
@@ -214,7 +212,7 @@ func (s *surveys) failed(v *survey, err error) {
 
 // anyFits reports whether a demand would fit if no other waited. If none does, the others need not be read.
 func (s *surveys) anyFits(v *survey) bool {
-	free := v.state.Turns(s.by.Host, s.by.Instance)
+	free := v.state.Turns(s.by.Host, s.by.Instance, s.over)
 	for d := range s.queue.demands() {
 		if !v.knows(d.claim.pools) || free.Short(d.claim.request.Slots) == "" {
 			return true
@@ -223,15 +221,31 @@ func (s *surveys) anyFits(v *survey) bool {
 	return false
 }
 
+// over reports whether a demand of this instance is over that etcd still has: its key is to be put without it. Its claim was
+// withdrawn, or what that has held is gone, and so is the record that says so.
+func (s *surveys) over(ref wire.DemandRef) bool {
+	d, _ := s.queue.find(ref)
+	if d == nil || !d.over {
+		return false
+	}
+	s.queue.change(d.key)
+	return true
+}
+
 // decide decides which claims have their turn.
 func (s *surveys) decide(v *survey) {
 	if len(v.helps) > 0 {
 		s.decideHelp(v)
 		return
 	}
-	turns := v.state.Turns(s.by.Host, s.by.Instance)
+	turns := v.state.Turns(s.by.Host, s.by.Instance, s.over)
 	t := &v.turn
 	t.revision = v.revision
+	for _, name := range v.pools {
+		if !v.brief && t.pending[name] > 0 && turns.Waiting(name) == 0 && !v.cut[name] {
+			t.empty = append(t.empty, name)
+		}
+	}
 	for _, c := range v.claims {
 		switch short := turns.Short(c.request.Slots); {
 		case c.withdrawn:
@@ -251,28 +265,31 @@ func (s *surveys) decide(v *survey) {
 	fit := map[*demand]bool{}
 	for _, ref := range turns.Own() {
 		d, _ := s.queue.find(ref)
-		switch {
-		case d == nil || v.brief || !v.knows(d.claim.pools):
-			continue
-		case d.over: // what its claim has held is gone, and so is the record that says so
-			s.queue.change(d.key)
+		if d == nil || v.brief || !v.knows(d.claim.pools) {
 			continue
 		}
 		if fit[d] = true; d.fit(v.at) || v.serves == servesAll {
 			t.claims = append(t.claims, d.claim)
 		}
 	}
+	gone := map[*Claim]string{}
 	for d := range s.queue.demands() {
-		if !fit[d] && v.knows(d.claim.pools) {
-			d.unfit()
-		}
-	}
-	for _, name := range v.pools {
-		if delete(s.kept, name); s.mode != servesAll || t.pending[name] == 0 || turns.Others(name) > 0 {
+		if !v.knows(d.claim.pools) {
 			continue
 		}
-		if s.kept[name] = true; turns.Waiting(name) == 0 && !v.cut[name] {
-			t.empty = append(t.empty, name)
+		if !fit[d] {
+			d.unfit()
+		}
+		if name := t.without(d.claim.pools); v.serves == servesAll && name != "" && d.claim.state == waiting {
+			gone[d.claim] = name
+		}
+	}
+	for c, name := range gone { // as a dispatcher does
+		s.commits.refuse(c, pool.NoSuchPool(name))
+	}
+	for _, name := range v.pools {
+		if delete(s.kept, name); s.mode == servesAll && t.pending[name] > 0 && turns.Others(name) == 0 {
+			s.kept[name] = true
 		}
 	}
 	if len(t.claims)+len(t.empty) > 0 {

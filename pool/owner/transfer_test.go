@@ -55,7 +55,7 @@ func (w *world) takeOver(h *host) {
 			c := NewTakeOver(&pool.TakeOver{ID: id, Fence: old.Fence(), Slots: old.request.Slots, Holder: pool.Holder{Host: h.name, Instance: "i"}, Extra: x})
 			w.transfers.by[c] = old
 			h.asked[c] = true
-			h.Claim(c, w.now())
+			h.Claim(c, w.now(), time.Unix(1, 0))
 			return
 		}
 	}
@@ -95,12 +95,10 @@ func (x *takeOvers) past(w *world, c *Claim) bool {
 	if old == nil {
 		return false
 	}
-	key := old.main
-	if key == (wire.Ref{}) { // it has ended
-		return true
-	}
-	kv, ok := w.get(key.Key(w.keys))
-	return !ok || kv.ModRevision != old.fence
+	return len(old.keys) == 0 || slices.ContainsFunc(wire.Refs(old.keys), func(ref wire.Ref) bool {
+		kv, ok := w.get(ref.Key(w.keys))
+		return !ok || kv.ModRevision != old.fence
+	})
 }
 
 // checkTakenOver checks what has become of a claim that was taken over.
@@ -154,13 +152,7 @@ func (r *rig) second() *rig { return r.instance("second") }
 
 // instance adds an instance, or a later process of one.
 func (r *rig) instance(name string) *rig {
-	h := &host{name: name, asked: map[*Claim]bool{}, leases: map[bool]store.LeaseID{}}
-	h.Owner = New(Config{Keys: r.keys.Keys, Host: h.name, Instance: "i", Leases: leasesOf{r.world, h, false}, Presence: leasesOf{r.world, h, true}})
-	h.halves = []*half{{Half: h.Commits()}, {Half: h.Queue()}}
-	for _, x := range h.halves {
-		for !x.Fenced(r.must(x.Fence())) {
-		}
-	}
+	h := r.begin(&host{name: name, asked: map[*Claim]bool{}, leases: map[bool]store.LeaseID{}, ids: map[store.LeaseID]bool{}})
 	r.hosts = append(r.hosts, h)
 	return &rig{world: r.world, t: r.t, h: h, refuse: r.refuse}
 }
@@ -169,7 +161,7 @@ func (r *rig) instance(name string) *rig {
 func (r *rig) takesOver(id string, fence store.Fence, n int, x store.Extra) *Claim {
 	c := NewTakeOver(&pool.TakeOver{ID: id, Fence: fence, Slots: map[string]int{"db": n}, Holder: pool.Holder{Host: r.h.name, Instance: "i", Run: "nightly"}, Extra: x})
 	r.h.asked[c] = true
-	r.h.Claim(c, r.now())
+	r.h.Claim(c, r.now(), time.Unix(1, 0))
 	return c
 }
 
@@ -377,7 +369,7 @@ func (r *rig) has(key string) bool {
 func TestTheOutcomeOfABridgeThatWasTakenOverIsUnknown(t *testing.T) {
 	r := newRig(t)
 	c := NewClaim(&pool.Request{ID: "a", Slots: map[string]int{"db": 2}, Bridge: true, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
-	r.h.Claim(c, r.now())
+	r.h.Claim(c, r.now(), time.Unix(1, 0))
 	two := r.second()
 	unanswered(r, true, func(r *rig) {
 		two.takesOver("a", store.FenceAt(r.etcd.Revision()), 2, store.Extra{})

@@ -3,6 +3,8 @@ package owner
 import (
 	"slices"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
@@ -14,10 +16,10 @@ type turn struct {
 	revision int64
 	// pending and specs are the revisions of the keys of pools, as they were read; 0 without one.
 	pending, specs map[string]int64
-	// claims are those of this instance that wait and have their turn, and empty the pools that are pending and for which no claim
-	// waits.
+	// claims are those of this instance that wait and have their turn.
 	claims []*Claim
-	empty  []string
+	// empty are the pools that are pending, and for which no claim waits.
+	empty []string
 }
 
 // passing is what lets a claim take slots although others wait.
@@ -44,6 +46,25 @@ func (t *turn) of(pool string) int64 {
 		return 0
 	}
 	return t.pending[pool]
+}
+
+// change returns what is done with the key of a pool that is pending when slots are taken: it is put again, or deleted if no claim
+// waits for the pool.
+func (t *turn) change(pool, key string) *pb.RequestOp {
+	if slices.Contains(t.empty, pool) {
+		return store.Delete(key)
+	}
+	return store.Put(key, wire.EncodeEmpty(), 0)
+}
+
+// without returns a pool of some that does not exist, if there is one.
+func (t *turn) without(pools []string) string {
+	for _, name := range pools {
+		if t.specs[name] == 0 {
+			return name
+		}
+	}
+	return ""
 }
 
 // current reports whether nothing has been read of some pools since a turn was found out that ends it.
@@ -78,17 +99,18 @@ func (p *plan) ask(it *item) (full string, done bool) {
 	return "", true
 }
 
-// withNotice returns the part that takes slots of a claim behind those that put the keys of pools that are pending again:
+// withNotice returns the part that takes slots of a claim behind those that change the keys of pools that are pending:
 // what other instances have found out of these pools ends with it, since it counts the slots as free.
 func (p *plan) withNotice(it *item) (all []*item) {
+	t := it.claim.passing.turn
 	for _, name := range it.claim.pools {
-		at := it.claim.passing.turn.of(name)
+		at := t.of(name)
 		if at == 0 {
 			continue
 		}
-		put := store.Put(p.memory.keys.Pending(name), wire.EncodeEmpty(), 0)
-		if it.note(put); !p.b.shared[p.memory.pendingAt(name, at).identity] {
-			all = append(all, p.memory.mark(name, at, put))
+		change := t.change(name, p.memory.keys.Pending(name))
+		if it.note(change); !p.b.shared[p.memory.pendingAt(name, at).identity] {
+			all = append(all, p.memory.mark(name, at, change))
 		}
 	}
 	return append(all, it)
@@ -97,6 +119,10 @@ func (p *plan) withNotice(it *item) (all []*item) {
 // serve commits the demands of this instance whose turn it is, and deletes the keys of pools for which no claim waits.
 func (p *plan) serve() {
 	for _, t := range p.takeTurns() {
+		if p.b.uses(t) { // parts that are sent again have another one
+			p.commits.serve(t)
+			continue
+		}
 		var later []*Claim
 		for _, c := range t.claims {
 			if !p.serveOne(&item{kind: takes, claim: c}, t) && p.b.full {

@@ -32,22 +32,23 @@ type world struct {
 	forced    map[int64]bool   // revisions of claims that were freed by force
 	freed     map[string]int64 // when keys were
 	stamps    map[string]wire.Stamp
-	chosen    map[string]bool // ids that users have chosen, and with a host those that were asked for there
+	chosen    map[string]bool                   // ids that users have chosen, and with a host those that were asked for there
+	knew      map[*turn]map[wire.DemandRef]bool // demands that were over when a turn was found out
 	clock     time.Duration
 	outside   bool // etcd carries out what no instance has sent
 	written   *written
 	workers   *workers
 	transfers *takeOvers
+	lives     lives
 	errs      []string
 	space     spaceOf
 	mutant    mutant
-	nobody    bool  // dispatches
-	seldom    int   // one part in so many is without a dispatcher
-	shown     int64 // the revision at which etcd is read, 0 for the last one
-	// tookOffer is when slots of a pool were taken last by a claim that had an offer.
-	tookOffer map[string]int64
-	turns     []*Claim // of the revision that is being checked
-	apart     int64    // the last revision at which demands may have been put without a pool becoming pending
+	calm      bool     // no message is lost or refused, and each lease is granted
+	nobody    bool     // dispatches
+	seldom    int      // one part in so many is without a dispatcher
+	ids       int      // one claim in so many chooses its id
+	shown     int64    // the revision at which etcd is read, 0 for the last one
+	turns     []*Claim // that take slots although others wait, in the revision that is being checked
 	stats
 }
 
@@ -66,8 +67,11 @@ type host struct {
 	asked  map[*Claim]bool // neither granted nor refused yet, or not released yet
 	halves []*half
 	reads  []*message
-	events []*mvccpb.Event // of its offers, on their way
-	dead   []store.LeaseID // leases that have ended, unknown to it
+	events []*mvccpb.Event        // of its offers, on their way
+	dead   []store.LeaseID        // leases that have ended, unknown to it
+	ids    map[store.LeaseID]bool // leases that have claims, or had
+	audit  *auditing
+	whole  bool // after a restore, all that it holds is to be audited before it commits
 }
 
 // half is a half of the writer of a host.
@@ -93,11 +97,14 @@ type leasesOf struct {
 }
 
 func (l leasesOf) Acquire(time.Duration, int) (store.LeaseID, bool) {
-	if l.IntN(10) == 0 {
+	if !l.calm && l.IntN(10) == 0 {
 		return 0, false
 	}
 	if l.h.leases[l.presence] == 0 {
 		l.h.leases[l.presence], _, _ = l.etcd.Grant(time.Hour) // 0 if etcd is full
+		if !l.presence {
+			l.h.ids[l.h.leases[false]] = true
+		}
 	}
 	return l.h.leases[l.presence], l.h.leases[l.presence] != 0
 }
@@ -113,8 +120,8 @@ var poolNames = []string{"db", "gpu"}
 func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(seed, 1)), etcd: storetest.New(storetest.Options{}), keys: wire.Keys{Keys: store.NewKeys("/b/")},
-		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, chosen: map[string]bool{}, written: newWritten(), workers: newWorkers(seed), transfers: newTakeOvers(),
-		tookOffer: map[string]int64{}, seldom: 8,
+		without: without, forced: map[int64]bool{}, freed: map[string]int64{}, stamps: map[string]wire.Stamp{}, knew: map[*turn]map[wire.DemandRef]bool{}, chosen: map[string]bool{}, written: newWritten(), workers: newWorkers(seed), transfers: newTakeOvers(),
+		seldom: 8, ids: 4,
 	}
 	w.d, w.transfers.w = newStandIn(w), w
 	w.etcd.OnCommit(w.committed)
@@ -122,16 +129,20 @@ func newWorld(seed uint64, without func(*pb.Compare) bool) *world {
 		w.setSpec(p)
 	}
 	for i := range 2 + w.IntN(2) {
-		h := &host{name: fmt.Sprint("host-", i), asked: map[*Claim]bool{}, leases: map[bool]store.LeaseID{}}
-		h.Owner = New(Config{Keys: w.keys.Keys, Host: h.name, Instance: "i", Leases: leasesOf{w, h, false}, Presence: leasesOf{w, h, true}})
-		h.halves = []*half{{Half: h.Commits()}, {Half: h.Queue()}}
-		for _, x := range h.halves {
-			for !x.Fenced(w.must(x.Fence())) {
-			}
-		}
-		w.hosts = append(w.hosts, h)
+		w.hosts = append(w.hosts, w.begin(&host{name: fmt.Sprint("host-", i), asked: map[*Claim]bool{}, leases: map[bool]store.LeaseID{}, ids: map[store.LeaseID]bool{}}))
 	}
 	return w
+}
+
+// begin has a process of a host begin.
+func (w *world) begin(h *host) *host {
+	h.Owner = New(Config{Keys: w.keys.Keys, Host: h.name, Instance: "i", Leases: leasesOf{w, h, false}, Presence: leasesOf{w, h, true}})
+	h.halves = []*half{{Half: h.Commits()}, {Half: h.Queue()}}
+	for _, x := range h.halves {
+		for !x.Fenced(w.must(x.Fence())) {
+		}
+	}
+	return h
 }
 
 // now is the time of the world: each claim that is asked for takes a while.
@@ -185,6 +196,10 @@ func (w *world) run(steps int) *world {
 }
 
 func (w *world) step(h *host) {
+	if w.lives.often > 0 && w.IntN(w.lives.often) == 0 {
+		w.live(h)
+		return
+	}
 	switch x := w.IntN(100); {
 	case x < 25:
 		w.claim(h, nil)
@@ -268,7 +283,7 @@ func (w *world) claim(h *host, needs map[string]int) *Claim {
 	r.ID = fmt.Sprint("c", w.stats.claims)
 	switch {
 	case needs != nil:
-	case w.IntN(4) == 0:
+	case w.ids > 0 && w.IntN(w.ids) == 0:
 		w.choose(h, r)
 	default:
 		w.writeWith(r, r.ID)
@@ -279,7 +294,7 @@ func (w *world) claim(h *host, needs map[string]int) *Claim {
 	}
 	c := NewClaim(r)
 	h.asked[c], w.workers.of[c] = true, place
-	h.Claim(c, w.now())
+	h.Claim(c, w.now(), time.Unix(int64(w.stats.claims), 0))
 	return c
 }
 
@@ -359,8 +374,8 @@ func (w *world) unknownStamps() {
 
 // send sends what an instance has to send.
 func (w *world) send(h *host) {
-	for _, x := range h.halves {
-		if x.unknown {
+	for i, x := range h.halves {
+		if x.unknown || i == 0 && h.whole {
 			continue
 		}
 		if t, ok := x.Next(w.now(), time.Unix(int64(w.stats.claims), 0)); ok {
@@ -377,6 +392,9 @@ func (w *world) send(h *host) {
 
 func (w *world) results(h *host) {
 	for _, r := range h.Results() {
+		if r.Claim.found && !h.asked[r.Claim] && !slices.Contains(h.held, r.Claim) {
+			continue // a key that belonged to no claim
+		}
 		w.seated(h, r)
 		switch r.Outcome {
 		case Waits:
@@ -387,6 +405,7 @@ func (w *world) results(h *host) {
 			w.stays(h, r.Claim, r.Err)
 			continue
 		case Lost:
+			w.lives.lost++
 			w.checkCombined(r)
 			h.held = slices.DeleteFunc(h.held, func(c *Claim) bool { return c == r.Claim })
 			delete(h.asked, r.Claim)
@@ -404,7 +423,7 @@ func (w *world) results(h *host) {
 				w.space.released++
 			}
 			if errors.Is(r.Err, ErrGone) {
-				w.check(w.freed[r.Claim.main.Key(w.keys)] > r.Claim.fence, "the slots of claim %s of revision %d were gone", r.Claim.request.ID, r.Claim.fence)
+				w.check(w.forced[r.Claim.fence] || w.freed[r.Claim.main.Key(w.keys)] > r.Claim.fence, "the slots of claim %s of revision %d were gone", r.Claim.request.ID, r.Claim.fence)
 			}
 		}
 		w.check(h.asked[r.Claim], "claim %s ends twice", r.Claim.request.ID)
@@ -424,7 +443,9 @@ func (w *world) deliver(h *host) {
 		if m := w.carryOn(&h.reads); m != nil {
 			w.mutant.changeRead(m.resp)
 			h.Read(m.resp, m.err)
+			w.decided(h)
 		}
+	case h.halves[x].unknown && x == 0 && h.whole:
 	case h.halves[x].unknown:
 		w.resolve(h, h.halves[x])
 	default:
@@ -450,7 +471,7 @@ func (w *world) carryOn(sent *[]*message) *message {
 	}
 	m := (*sent)[0]
 	if !m.carried {
-		if m.carried = true; w.IntN(20) == 0 { // it comes later, or never
+		if m.carried = true; !w.calm && w.IntN(20) == 0 { // it comes later, or never
 			m.err = errLost
 			if w.IntN(2) == 0 {
 				w.late = append(w.late, m.t)
@@ -461,7 +482,7 @@ func (w *world) carryOn(sent *[]*message) *message {
 		return nil
 	}
 	*sent = (*sent)[1:]
-	if m.err == nil && w.IntN(20) == 0 {
+	if m.err == nil && !w.calm && w.IntN(20) == 0 {
 		m.resp, m.err = nil, errLost
 	}
 	return m

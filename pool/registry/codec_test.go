@@ -16,7 +16,7 @@ import (
 
 // A limit holds since the revision that has set it, whatever else of the pool was changed since.
 func TestALimitHoldsSinceItWasSet(t *testing.T) {
-	c := newNumbered(t)
+	c := newCluster(t)
 	for _, limit := range []int{3, pool.Unlimited, pool.Closed, 5, 4} {
 		c.pool("db", limit)
 		at := c.spec("db").revision
@@ -36,22 +36,9 @@ func TestALimitHoldsSinceItWasSet(t *testing.T) {
 	}
 }
 
-// A pool of a task has the same settings as others: slots are not retained.
-func TestNothingIsRetained(t *testing.T) {
-	c := newNumbered(t)
-	put, err := c.reg.Set(c.ctx(), "task.t", pool.Change{Limit: new(1), Retain: new(time.Second)})
-	if err != nil || put.Spec.Retain != 0 {
-		t.Errorf("created: %+v, %v", put, err)
-	}
-	again, err := c.reg.Set(c.ctx(), "task.t", pool.Change{Limit: new(1), Replace: true})
-	if err != nil || again.Revision != put.Revision {
-		t.Errorf("set to the same, the spec of revision %d was put at %d, %v", put.Revision, again.Revision, err)
-	}
-}
-
 // What is deleted with a pool is what waits for it. What is held is kept, and so is all of other pools.
 func TestDemandsAreDeletedWithTheirPool(t *testing.T) {
-	c := newNumbered(t)
+	c := newCluster(t)
 	held := []string{c.keys.Number("db", 3), c.keys.Block("db", 0, 7)}
 	waiting := []string{
 		c.keys.Demand(wire.DemandKey{Pool: "db", Host: "one", Instance: "i"}), c.keys.Demand(wire.DemandKey{Pool: "db", Host: "two", Instance: "j", Name: 4}),
@@ -71,7 +58,7 @@ func TestDemandsAreDeletedWithTheirPool(t *testing.T) {
 	if _, err := c.reg.Delete(c.ctx(), "db", func(int64) error { return refused }); !errors.Is(err, refused) {
 		t.Errorf("deleted: %v", err)
 	}
-	if n := c.keysUnder(c.keys.Prefix()); n != len(all)+2 {
+	if n := c.keysUnder(c.keys.Prefix()); n != len(all)+3 { // with two specs, and the version
 		t.Fatalf("after a deletion that was refused, %d keys are left", n)
 	}
 	if _, err := c.reg.Delete(c.ctx(), "db", nil); err != nil {
@@ -80,14 +67,14 @@ func TestDemandsAreDeletedWithTheirPool(t *testing.T) {
 	for _, key := range append(append([]string{}, held...), others...) {
 		c.get(key)
 	}
-	if n := c.keysUnder(c.keys.Prefix()); n != len(held)+len(others)+1 {
+	if n := c.keysUnder(c.keys.Prefix()); n != len(held)+len(others)+2 {
 		t.Errorf("%d keys are left", n)
 	}
 }
 
 // A pool that is deleted if nobody uses it stays while a slot of it is held, one of a block too, and while a claim waits.
 func TestAPoolInUseIsNotDeleted(t *testing.T) {
-	c := newNumbered(t)
+	c := newCluster(t)
 	c.pool("db", 5)
 	at := c.spec("db").revision
 	remove := func(revision int64) error {
@@ -130,10 +117,7 @@ func (l *lossy) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, e
 
 // A change whose answer is lost is made once.
 func TestAChangeWithoutAnAnswerIsMadeOnce(t *testing.T) {
-	inEachLayout(t, aChangeWithoutAnAnswerIsMadeOnce)
-}
-
-func aChangeWithoutAnAnswerIsMadeOnce(t *testing.T, c *cluster) {
+	c := newCluster(t)
 	c.pool("db", 5)
 	before := c.spec("db")
 	c.reg.Backend = &lossy{c.client, 1}

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/registry"
 )
 
@@ -26,26 +28,55 @@ func (c *cluster) put(key, value string) {
 
 var anOldSpec = oldSpec(oldSpecs[0], "")
 
-func TestTheVersionIsPutIfThereAreNoPools(t *testing.T) {
-	c := newNumbered(t)
-	c.put(c.keys.Run("a"), "{}") // runs are the same in both layouts
-	c.put("/other/pools/db/spec", anOldSpec)
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
+func TestTheFirstPoolComesWithTheVersion(t *testing.T) {
+	for name, create := range map[string]func(c *cluster) error{
+		"set": func(c *cluster) error {
+			limit := 1
+			_, err := c.reg.Set(t.Context(), "db", pool.Change{Limit: &limit})
+			return err
+		},
+		"declared": func(c *cluster) error {
+			_, err := store.Change(t.Context(), "the run was not submitted", func(ctx context.Context) (int64, error) {
+				same, create, err := c.reg.Declare(ctx, "db", 1)
+				if err != nil || create == nil {
+					return 0, err
+				}
+				return store.Commit(ctx, c.client, []*pb.Compare{same}, create)
+			})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.put(c.keys.Run("a"), "{}") // runs are the same in both layouts
+			c.put("/other/pools/db/spec", anOldSpec)
 			if err := c.layout().Check(t.Context()); err != nil {
 				t.Error(err)
 			}
+			if n := c.keysUnder(c.keys.Layout()); n != 0 {
+				t.Error("a check has put the version")
+			}
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					if err := create(c); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			kv := c.get(c.keys.Layout())
+			if string(kv.Value) != `{"v":2}` || kv.Version != 1 {
+				t.Errorf("%s was put %d times", kv.Value, kv.Version)
+			}
+			if err := c.layout().Check(t.Context()); err != nil {
+				t.Error(err)
+			}
+			before := kv.ModRevision
+			if err := create(c); err != nil || c.get(c.keys.Layout()).ModRevision != before {
+				t.Error("it was put again:", err)
+			}
 		})
-	}
-	wg.Wait()
-	kv := c.get(c.keys.Layout())
-	if string(kv.Value) != `{"v":2}` || kv.Version != 1 {
-		t.Errorf("%s was put %d times", kv.Value, kv.Version)
-	}
-	c.pool("db", 1)
-	if err := c.layout().Check(t.Context()); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -68,6 +99,7 @@ func TestDataOfAnotherLayoutIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
 			c.keys.Keys = store.NewKeys("/team")
+			c.reg.Keys = c.keys.Keys
 			c.put(c.keys.Prefix()+tc.key, tc.value)
 			err := c.layout().Check(t.Context())
 			if problem.CodeOf(err) != tc.code || !strings.Contains(err.Error(), tc.want) {
@@ -84,6 +116,10 @@ func TestDataOfAnotherLayoutIsRefused(t *testing.T) {
 				if got == nil || got.Error() != err.Error() {
 					t.Errorf("the upgrade: %v", got)
 				}
+			}
+			limit := 1
+			if _, got := c.reg.Set(t.Context(), "new", pool.Change{Limit: &limit}); got == nil || got.Error() != err.Error() {
+				t.Errorf("a pool is created: %v", got)
 			}
 		})
 	}
@@ -113,20 +149,28 @@ func TestWhatIsPutWhileTheVersionIsCheckedCounts(t *testing.T) {
 		key, value string
 		want       string // in the error
 	}{
-		"version": {"layout", `{"v":2}`, ""}, "newer": {"layout", `{"v":3}`, "it is too old"}, "pool": {"pools/db/spec", anOldSpec, "of the layout before 2"},
+		"version and pool": {"layout", `{"v":2}`, ""}, "newer": {"layout", `{"v":3}`, "it is too old"}, "pool": {"pools/db/spec", anOldSpec, "of the layout before 2"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			c := newCluster(t)
-			l := c.layout()
-			l.Backend = seam{Backend: c.client, before: func(*pb.TxnRequest) error {
-				c.put(c.keys.Prefix()+tc.key, tc.value)
-				return nil
-			}}
-			err := l.Check(t.Context())
-			if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("got %v", err)
-			}
-		})
+		for at := range 2 { // the transaction that reads, and the one that puts
+			t.Run(fmt.Sprint(name, at), func(t *testing.T) {
+				c := newCluster(t)
+				n := 0
+				c.reg.Backend = seam{Backend: c.client, before: func(*pb.TxnRequest) error {
+					if n++; n == at+1 {
+						c.put(c.keys.Prefix()+tc.key, tc.value)
+						if tc.want == "" {
+							c.put(c.keys.Spec("other"), `{"v":2}`)
+						}
+					}
+					return nil
+				}}
+				limit := 1
+				_, err := c.reg.Set(t.Context(), "new", pool.Change{Limit: &limit})
+				if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
 	}
 }
 

@@ -97,7 +97,7 @@ func (o *operators) operate() {
 	}
 	o.by = append(o.by, ch)
 	defer func() { o.by = o.by[:len(o.by)-1] }()
-	if reg := registry.Numbered(o, o.keys.Keys); ch == nil {
+	if reg := (registry.Registry{Backend: o, Keys: o.keys.Keys}); ch == nil {
 		_, _ = reg.Delete(context.Background(), name, nil)
 	} else if _, err := reg.Set(context.Background(), name, *ch); err == nil {
 		o.made++

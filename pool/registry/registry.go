@@ -17,7 +17,6 @@ import (
 type Registry struct {
 	Backend store.Backend
 	Keys    store.Keys
-	codec   codec
 }
 
 // changing is what all this does, in words for errors.
@@ -54,13 +53,13 @@ func (r Registry) set(ctx context.Context, name string, ch pool.Change, create b
 		case created && ch.Limit == nil:
 			return pool.Put{}, store.Stop(problem.Field("limit", "pool '%s' does not exist yet, and a new pool needs a limit", name))
 		case created:
-			old = pool.DefaultSpecOf(name)
+			old = pool.DefaultSpec()
 		}
 		base := old
 		if ch.Replace {
-			base = pool.DefaultSpecOf(name)
+			base = pool.DefaultSpec()
 		}
-		spec := r.spelled().keep(ch.Apply(base))
+		spec := ch.Apply(base)
 		if err := spec.Validate(); err != nil {
 			return pool.Put{}, store.Stop(err)
 		}
@@ -69,6 +68,11 @@ func (r Registry) set(ctx context.Context, name string, ch pool.Change, create b
 		}
 		if !created && spec == old {
 			return pool.Put{Spec: spec, Revision: was.revision}, nil
+		}
+		if created {
+			if err := r.layout().establish(ctx); err != nil {
+				return pool.Put{}, err
+			}
 		}
 		key := r.Keys.Spec(name)
 		at, err := store.Commit(ctx, r.Backend,
@@ -113,13 +117,19 @@ func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Comp
 	if is.revision != 0 {
 		return same, nil, nil
 	}
-	spec := pool.DefaultSpecOf(name)
+	spec := pool.DefaultSpec()
 	spec.Limit = limit
 	if err := spec.Validate(); err != nil {
 		return nil, nil, err
 	}
+	if err := r.layout().establish(ctx); err != nil {
+		return nil, nil, err
+	}
 	return same, store.Put(key, is.change(spec), 0), nil
 }
+
+// layout has the version, which is put before the first pool.
+func (r Registry) layout() Layout { return Layout(r) }
 
 // Delete deletes a pool's spec. Its holders keep their slots until they release
 // them; its waiters are refused. An unknown pool is a PoolNotFound problem. The revision of
@@ -150,12 +160,7 @@ func (r Registry) Delete(ctx context.Context, name string, condition store.Condi
 // Unused returns the conditions that the spec of a pool was last put at a revision, that no slots of the pool are held
 // and that no claim waits for it, and the operations that delete the pool then.
 func (r Registry) Unused(name string, revision int64) (ifs []*pb.Compare, then []*pb.RequestOp) {
-	return append(r.spelled().unused(name), store.ModEquals(r.Keys.Spec(name), revision)), r.removal(name)
-}
-
-// removal returns the operations that delete a pool.
-func (r Registry) removal(name string) []*pb.RequestOp {
-	return append([]*pb.RequestOp{store.Delete(r.Keys.Spec(name))}, r.spelled().remove(name)...)
+	return append(r.unused(name), store.ModEquals(r.Keys.Spec(name), revision)), r.removal(name)
 }
 
 // read returns the spec of a pool.
@@ -163,9 +168,9 @@ func (r Registry) read(ctx context.Context, name string) (stored, error) {
 	key := r.Keys.Spec(name)
 	resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
 	if err != nil || len(resp.Kvs) == 0 {
-		return stored{change: r.spelled().create}, err
+		return stored{}, err
 	}
-	s, err := r.spelled().decode(key, resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+	s, err := decode(key, resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
 	if err != nil {
 		return stored{}, store.Stop(problem.New(problem.CorruptValue, "%w", err))
 	}

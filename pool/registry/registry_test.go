@@ -33,20 +33,10 @@ type shown struct {
 	revision, limitSince int64
 }
 
-// inEachLayout runs a test on a real etcd, with pools whose slots are in groups and with those whose slots have numbers.
-func inEachLayout(t *testing.T, f func(t *testing.T, c *cluster)) {
-	t.Run("groups", func(t *testing.T) { f(t, newGrouped(t)) })
-	t.Run("numbers", func(t *testing.T) { f(t, newNumbered(t)) })
-}
-
 func newCluster(t testing.TB) *cluster {
 	client := embedtest.Client(t, embedtest.New(t))
-	return &cluster{t: t, client: client, keys: wire.Keys{Keys: store.NewKeys(store.DefaultPrefix)}}
-}
-
-func newNumbered(t testing.TB) *cluster {
-	c := newCluster(t)
-	c.reg = registry.Numbered(c.client, c.keys.Keys)
+	c := &cluster{t: t, client: client, keys: wire.Keys{Keys: store.NewKeys(store.DefaultPrefix)}}
+	c.reg = registry.Registry{Backend: c.client, Keys: c.keys.Keys}
 	c.spec = func(name string) shown {
 		c.t.Helper()
 		kv := c.get(c.keys.Spec(name))
@@ -106,10 +96,7 @@ func (c *cluster) keysUnder(prefix string) int {
 }
 
 func TestSpecsKeepWhatAChangeDoesNotName(t *testing.T) {
-	inEachLayout(t, specsKeepWhatAChangeDoesNotName)
-}
-
-func specsKeepWhatAChangeDoesNotName(t *testing.T, c *cluster) {
+	c := newCluster(t)
 	limit, lease, reserve, yes := 3, time.Minute, 5*time.Second, true
 	put, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: &limit})
 	want := pool.DefaultSpec()
@@ -137,9 +124,8 @@ func specsKeepWhatAChangeDoesNotName(t *testing.T, c *cluster) {
 	}
 }
 
-func TestChangesThatCanNotBeAreRefused(t *testing.T) { inEachLayout(t, changesThatCanNotBeAreRefused) }
-
-func changesThatCanNotBeAreRefused(t *testing.T, c *cluster) {
+func TestChangesThatCanNotBeAreRefused(t *testing.T) {
+	c := newCluster(t)
 	limit, far, short := 3, pool.MaxLimit+1, time.Second
 	for name, tc := range map[string]struct {
 		do   func() error
@@ -168,9 +154,8 @@ func changesThatCanNotBeAreRefused(t *testing.T, c *cluster) {
 	}
 }
 
-func TestOperatorsDoNotUndoEachOther(t *testing.T) { inEachLayout(t, operatorsDoNotUndoEachOther) }
-
-func operatorsDoNotUndoEachOther(t *testing.T, c *cluster) {
+func TestOperatorsDoNotUndoEachOther(t *testing.T) {
+	c := newCluster(t)
 	c.pool("db", 1)
 	var wg sync.WaitGroup
 	yes, reserve, lease := true, pool.NeverReserve, time.Hour
@@ -196,10 +181,7 @@ func operatorsDoNotUndoEachOther(t *testing.T, c *cluster) {
 }
 
 func TestAConditionHoldsWhenAChangeIsMade(t *testing.T) {
-	inEachLayout(t, aConditionHoldsWhenAChangeIsMade)
-}
-
-func aConditionHoldsWhenAChangeIsMade(t *testing.T, c *cluster) {
+	c := newCluster(t)
 	put, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: new(1)})
 	if err != nil {
 		t.Fatal(err)
@@ -234,10 +216,7 @@ func aConditionHoldsWhenAChangeIsMade(t *testing.T, c *cluster) {
 }
 
 func TestASpecThatCanNotBeReadIsNotOverwritten(t *testing.T) {
-	inEachLayout(t, aSpecThatCanNotBeReadIsNotOverwritten)
-}
-
-func aSpecThatCanNotBeReadIsNotOverwritten(t *testing.T, c *cluster) {
+	c := newCluster(t)
 	key := c.keys.Spec("db")
 	c.txn(store.Put(key, []byte(`{"v":3,"limit":3}`), 0))
 	limit := 4
@@ -252,10 +231,7 @@ func aSpecThatCanNotBeReadIsNotOverwritten(t *testing.T, c *cluster) {
 }
 
 func TestAPoolHasTheLimitThatIsDeclared(t *testing.T) {
-	inEachLayout(t, aPoolHasTheLimitThatIsDeclared)
-}
-
-func aPoolHasTheLimitThatIsDeclared(t *testing.T, c *cluster) {
+	c := newCluster(t)
 	same, create, err := c.reg.Declare(c.ctx(), "task.t", 3)
 	if err != nil || create == nil {
 		t.Fatal(err)
@@ -277,10 +253,7 @@ func aPoolHasTheLimitThatIsDeclared(t *testing.T, c *cluster) {
 }
 
 func TestSlotsThatCanNotBeGrantedAreRefused(t *testing.T) {
-	inEachLayout(t, slotsThatCanNotBeGrantedAreRefused)
-}
-
-func slotsThatCanNotBeGrantedAreRefused(t *testing.T, c *cluster) {
+	c := newCluster(t)
 	c.pool("db", 3)
 	c.pool("closed", pool.Closed)
 	c.pool("open", pool.Unlimited)

@@ -409,6 +409,7 @@ func TestPoolsOfTasksStayThoseOfRuns(t *testing.T) {
 // Each prefix that berth spells has a fate.
 func TestThePrefixesOfAllKeysAreKnown(t *testing.T) {
 	known := append(slices.Collect(maps.Keys(fates)), "hosts/", "pools/")
+	known = append(known, "pending/", "ids/", "offers/", "dispatcher/", "layout") // the old layout has none
 	for key := range allKeys(store.NewKeys("/b/")) {
 		rest := strings.TrimPrefix(key, "/b/")
 		if rest != "" && !slices.ContainsFunc(known, func(p string) bool { return strings.HasPrefix(rest, p) }) {

@@ -28,7 +28,7 @@ const (
 func (k Keys) Number(pool string, number int) string {
 	b := make([]byte, 0, len(k.Pools())+len(pool)+len(slotsPart)+numberWidth)
 	b = append(append(append(b, k.Pools()...), pool...), slotsPart...)
-	return string(appendPadded(b, number, numberWidth))
+	return string(store.AppendPadded(b, number, numberWidth))
 }
 
 // Numbers returns the range of the slot keys of a run of numbers.
@@ -45,22 +45,13 @@ func (k Keys) Blocks(pool string) string { return k.Slots(pool) + blocksPart }
 
 // Area is the prefix of the blocks of an area.
 func (k Keys) Area(pool string, area int) string {
-	return string(append(appendPadded([]byte(k.Blocks(pool)), area, areaWidth), '/'))
+	return string(append(store.AppendPadded([]byte(k.Blocks(pool)), area, areaWidth), '/'))
 }
 
 // Block is the key of a block.
 func (k Keys) Block(pool string, area, name int) string {
 	return k.Area(pool, area) + strconv.Itoa(name)
 }
-
-// Pending is the key that exists while claims wait for a pool.
-func (k Keys) Pending(pool string) string { return k.Prefix() + "pending/" + pool }
-
-// ID is the key of a claim whose id its user has chosen.
-func (k Keys) ID(claim string) string { return k.Prefix() + "ids/" + claim }
-
-// DemandsAll is the prefix of the demands of all instances in a pool.
-func (k Keys) DemandsAll(pool string) string { return k.Pool(pool) + demandsPart[1:] }
 
 // Demands is the prefix of the demands of an instance in a pool.
 func (k Keys) Demands(pool, host, instance string) string {
@@ -80,7 +71,7 @@ func (k Keys) DemandKey(key string) (d DemandKey, err error) {
 	d.Host, rest, _ = strings.Cut(rest, "/")
 	var name string
 	d.Instance, name, _ = strings.Cut(rest, "/")
-	d.Name, err = parsePadded(name, 1, maxName)
+	d.Name, err = store.ParsePadded(name, 1, maxName)
 	named := isPool(pool) && isPool(d.Host) && isPool(d.Instance)
 	if !ok || !more || err != nil || !named {
 		return DemandKey{}, fmt.Errorf("key %q is not one of demands", key)
@@ -88,20 +79,11 @@ func (k Keys) DemandKey(key string) (d DemandKey, err error) {
 	return d, nil
 }
 
-// DispatcherRange is the range of all keys that a dispatcher follows, from the first offers to the last key of a pool. It
-// also has what is pending, and nothing else: one watch shows them all in their order.
-func (k Keys) DispatcherRange() store.KeyRange {
-	return store.KeyRange{Key: k.OffersAll(), End: store.Prefix(k.Pools()).End}
-}
-
 // Role is the key of the instance that dispatches.
-func (k Keys) Role() string { return k.Prefix() + "dispatcher/role" }
+func (k Keys) Role() string { return k.Dispatcher() + "role" }
 
 // Mark is the key of the dispatcher's sign of life.
-func (k Keys) Mark() string { return k.Prefix() + "dispatcher/mark" }
-
-// Layout is the key that has the version of the layout.
-func (k Keys) Layout() string { return k.Prefix() + "layout" }
+func (k Keys) Mark() string { return k.Dispatcher() + "mark" }
 
 // Ref returns what a slot key or a block of any pool refers to. It is an error for other keys.
 func (k Keys) Ref(key string) (Ref, error) {
@@ -113,33 +95,14 @@ func (k Keys) Ref(key string) (Ref, error) {
 	var err error
 	if block, is := strings.CutPrefix(rest, blocksPart); is {
 		area, name, _ := strings.Cut(block, "/")
-		if r.Area, err = parsePadded(area, areaWidth, slots.MaxAreas); err == nil {
-			r.Number, err = parsePadded(name, 1, maxName)
+		if r.Area, err = store.ParsePadded(area, areaWidth, slots.MaxAreas); err == nil {
+			r.Number, err = store.ParsePadded(name, 1, maxName)
 		}
 	} else {
-		r.Number, err = parsePadded(rest, numberWidth, slots.MaxNumbersOfPool)
+		r.Number, err = store.ParsePadded(rest, numberWidth, slots.MaxNumbersOfPool)
 	}
 	if err != nil || !isPool(pool) {
 		return Ref{}, fmt.Errorf("key %q is not one of a slot", key)
 	}
 	return r, nil
-}
-
-// appendPadded appends a number with at least width digits.
-func appendPadded(b []byte, n, width int) []byte {
-	for most := 10; width > 1; width, most = width-1, most*10 {
-		if n < most {
-			b = append(b, '0')
-		}
-	}
-	return strconv.AppendInt(b, int64(n), 10)
-}
-
-// parsePadded reads what appendPadded has written, below a bound, and no other spelling: no two keys refer to the same.
-func parsePadded(s string, width, bound int) (int, error) {
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 0 || n >= bound || string(appendPadded(nil, n, width)) != s {
-		return 0, fmt.Errorf("%q is not a number below %d with at least %d digits", s, bound, width)
-	}
-	return n, nil
 }

@@ -32,7 +32,7 @@ func TestTheDispatchersRangeHasItsKeysAndNoOther(t *testing.T) {
 			}
 		}
 	}
-	if in < 20 || out < 60 {
+	if in < 15 || out < 60 {
 		t.Errorf("only %d keys in the range and %d outside are spelled", in, out)
 	}
 	r := keys.DispatcherRange()

@@ -163,13 +163,8 @@ func checkOffers(list []Offer) error {
 	return nil
 }
 
-// OffersAll is the prefix of the offers to all instances.
-func (k Keys) OffersAll() string { return k.Prefix() + "offers/" }
-
 // Offers is the prefix of the offers to an instance.
-func (k Keys) Offers(host, instance string) string {
-	return k.OffersAll() + host + "/" + instance + "/"
-}
+func (k Keys) Offers(host, instance string) string { return k.OffersTo(host) + instance + "/" }
 
 // OfferKey names a key below offers/: an offers key, an advance offer, or the sign that an instance is passed.
 type OfferKey struct {
@@ -206,7 +201,7 @@ func (k Keys) OfferKey(key string) (o OfferKey, err error) {
 	} else if name == passedName {
 		o.Name = -1
 	} else {
-		o.Name, err = parsePadded(name, 1, maxName)
+		o.Name, err = store.ParsePadded(name, 1, maxName)
 	}
 	if !ok || err != nil || !isPool(o.Host) || !isPool(o.Instance) {
 		return OfferKey{}, fmt.Errorf("key %q is not one of offers", key)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/slots"
 )
@@ -56,11 +57,11 @@ func ParseRef(s string) (Ref, error) {
 	if block, is := strings.CutPrefix(rest, blocksPart); is {
 		var area string
 		area, rest, _ = strings.Cut(block, "/")
-		r.Area, err = parsePadded(area, 1, slots.MaxAreas)
+		r.Area, err = store.ParsePadded(area, 1, slots.MaxAreas)
 		bound = maxName
 	}
 	if err == nil {
-		r.Number, err = parsePadded(rest, 1, bound)
+		r.Number, err = store.ParsePadded(rest, 1, bound)
 	}
 	if err != nil || !isPool(name) {
 		return Ref{}, fmt.Errorf("%q does not name a slot", problem.Clip(s))

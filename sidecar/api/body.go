@@ -17,6 +17,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/strict"
+	"github.com/berthhq/berth/pool"
 )
 
 var instantType = reflect.TypeFor[run.Instant]()
@@ -110,6 +111,8 @@ func faultOf(err error, at string) *problem.Error {
 	case errors.As(err, &semantic):
 		at = strict.Join(at, strict.Field(semantic.JSONPointer))
 		switch inner := semantic.Err; {
+		case errors.Is(inner, json.ErrUnknownName) && at == "retain" && semantic.GoType == reflect.TypeFor[PoolChange]():
+			return wrap(problem.Invalid, pool.RetainRemoved)
 		case errors.Is(inner, json.ErrUnknownName):
 			return wrap(problem.Invalid, "there is no such field: there are "+fieldsOf(semantic.GoType))
 		case inner != nil && (readsItself(semantic.GoType) || errors.As(inner, &wrong)):

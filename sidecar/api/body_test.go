@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
 )
 
 func TestADurationThatIsANumberIsRefusedWithItsFieldAndTheFormThatIsAllowed(t *testing.T) {
@@ -44,6 +45,17 @@ func TestADurationThatIsANumberIsRefusedWithItsFieldAndTheFormThatIsAllowed(t *t
 		if want := `must be a duration such as "30s", "5m" or "1h30m", not a number`; field != "steps.a."+name || message != want {
 			t.Errorf("%s of a step is refused with %q: %s", name, field, message)
 		}
+	}
+}
+
+func TestARemovedSettingIsRefusedAsSuch(t *testing.T) {
+	for _, body := range []string{`{"limit":3,"retain":"1s"}`, `{"retain":"0s"}`} {
+		if field, message := refusalOf[PoolChange](body); field != "retain" || message != pool.RetainRemoved {
+			t.Errorf("%s is refused with %q: %s", body, field, message)
+		}
+	}
+	if field, message := refusalOf[RenewRequest](`{"retain":"1s"}`); field != "retain" || message == pool.RetainRemoved {
+		t.Errorf("a field that never was is refused with %q: %s", field, message)
 	}
 }
 

@@ -44,6 +44,5 @@ type PoolChange struct {
 	Limit         *int      `json:"limit,omitempty" minimum:"-1" maximum:"1000000"`
 	LeaseDuration *Duration `json:"lease_duration,omitempty" doc:"5s to 24h, in whole seconds."`
 	ReserveAfter  *Duration `json:"reserve_after,omitempty" doc:"0s to 24h, or -1 for never."`
-	Retain        *Duration `json:"retain,omitempty" doc:"10ms to 10s and at most a third of lease_duration, or 0s for none. A host that does not notice the end of its lease can grant retained slots for up to 90s longer."`
 	Paused        *bool     `json:"paused,omitempty"`
 }

@@ -15,7 +15,7 @@ const (
 		"run_id": "nightly", "labels": {"team": "data"}, "fence": 42, "claimed_at": "2026-01-02T03:04:05.678Z", "valid_for": "58.8s",
 		"valid_until": "2026-01-02T03:05:04.478Z", "grace": "10s", "lease_duration": "1m0s", "ttl": "1m0s"}`
 	examplePool = `{"name": "db", "status": "open", "limit": 3, "claimed": 2, "waiting": 1, "lease_duration": "1m0s",
-		"reserve_after": "1m0s", "retain": "0s", "paused": false, "survives": "29s"}`
+		"reserve_after": "1m0s", "paused": false, "survives": "29s"}`
 	exampleRun = `{"id": "nightly-1", "name": "nightly", "status": "queued", "tags": {"pipeline": "sales"}, "submitted_by": "token:airflow", "priority": 10, "steps": 3,
 		"queued_at": "2026-01-02T03:04:05.678Z"}`
 )

@@ -3,6 +3,8 @@ package api
 // Health is the answer of /healthz and /readyz.
 type Health struct {
 	Status string `json:"status"`
+	// Dispatcher offers slots to waiting claims.
+	Dispatcher *Dispatcher `json:"dispatcher,omitempty" doc:"The instance that offers slots to the waiting claims of all hosts; left out if there is none. At most a second old. Only in /readyz of a sidecar."`
 	// Warnings say what does not work although claims can be made.
 	Warnings []string `json:"warnings,omitempty" nullable:"false" doc:"What needs a person although claims can be made, as a state directory that can't be written."`
 }

@@ -14,6 +14,7 @@ type (
 	Holder           = inspect.Holder
 	HolderRef        = inspect.HolderRef
 	Host             = inspect.Host
+	Dispatcher       = inspect.Dispatcher
 	List[T any]      = inspect.List[T]
 	Pool             = inspect.Pool
 	PoolDetail       = inspect.PoolDetail

@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/revoke"
 )
 
 // The claims of a desk are made by the owner.
@@ -286,7 +287,7 @@ func TestAProcessThatCannotBeSeenKeepsItsSlots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := pool.Revoker{}
+	admin := revoke.Revoker{}
 	admin.Backend, admin.Keys = d.client.Store()
 	if _, err := admin.Revoke(t.Context(), "forced", true); err != nil {
 		t.Fatal(err)

@@ -78,7 +78,7 @@ func FuzzClientClaim(f *testing.F) {
 // FuzzClientLists reads answers to what has another shape.
 func FuzzClientLists(f *testing.F) {
 	for _, body := range []string{
-		`{"items":[{"name":"db","limit":3,"lease_duration":"5m","reserve_after":"-1"}]}`, `{"items":[{"name":"db","limit":-9223372036854775808,"lease_duration":"-2562047h47m16.854775808s","retain":"2562047h47m16.854775807s"}]}`, `{"items":null}`, `{"items":[null]}`, `{"items":{}}`,
+		`{"items":[{"name":"db","limit":3,"lease_duration":"5m","reserve_after":"-1"}]}`, `{"items":[{"name":"db","limit":-9223372036854775808,"lease_duration":"-2562047h47m16.854775808s"}]}`, `{"items":null}`, `{"items":[null]}`, `{"items":{}}`,
 		`{"claim":{"id":"a"},"reason":{"text":"full","pools":[{"pool":"db"}]}}`, `{"name":"db","holders":[{"claim":"a"}],"waiters":[]}`, `{"items":[{}]} {}`, ``,
 	} {
 		f.Add([]byte(body))

@@ -26,8 +26,6 @@ type Waiter struct {
 	ID string // of the claim
 	// Wait bounds the wait; nil is the default of the client.
 	Wait *time.Duration
-	// Remote is [pool.Request.Remote].
-	Remote bool
 }
 
 // Take gives a step instance to an executor, with the slots that it needs. One that asks
@@ -110,14 +108,11 @@ func (x *Executors) takePlain(ctx context.Context, of *step.Published, p pending
 // takeWith takes an instance with its slots, for which it may wait.
 func (x *Executors) takeWith(ctx context.Context, of *step.Published, by run.Executor, slots map[string]int, ttl time.Duration, w Waiter, begun time.Time) (*Executor, error) {
 	opts := []instance.ClaimOption{
-		instance.WithID(w.ID), instance.WithPriority(of.Priority), instance.WithRun(of.Run, of.ID().Text()), instance.WithBind(run.BindStep),
-		instance.WithSole(of.Revision), instance.WithClaimedBy(by.By),
+		instance.WithOwnID(w.ID), instance.WithPriority(of.Priority), instance.WithRun(of.Run, of.ID().Text()), instance.WithBind(run.BindStep),
+		instance.WithSole(of.Revision, false), instance.WithClaimedBy(by.By),
 	}
 	if w.Wait != nil {
 		opts = append(opts, instance.WithWait(*w.Wait))
-	}
-	if w.Remote {
-		opts = append(opts, instance.WithRemote())
 	}
 	var claim *instance.Claim
 	t, err := x.steps.TakeWith(ctx, of, by, func(extra store.Extra) (store.Fence, []*pb.ResponseOp, error) {

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
-	"net/netip"
 	"os"
 	"os/user"
 	"slices"
@@ -59,14 +58,6 @@ func SharesPIDs(ctx context.Context) bool {
 func AddressOf(ctx context.Context) string {
 	from, _ := ctx.Value(addrKey{}).(string)
 	return from
-}
-
-// Remote reports whether a request came from another machine, or may have: its address is that of
-// no loopback interface.
-func Remote(ctx context.Context) bool {
-	from := AddressOf(ctx)
-	addr, err := netip.ParseAddrPort(from)
-	return from != "" && (err != nil || !addr.Addr().Unmap().IsLoopback())
 }
 
 // connContext notes who is at the other end of a connection. Requests that show a token

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -118,19 +117,5 @@ func TestNamesOfCertificatesCanBeInRulesAndRecords(t *testing.T) {
 		if other := (access.Identity{Kind: access.Certificate, Name: "bob"}); p.Grants(other, nil).Has(access.Operate) {
 			t.Errorf("a rule for %s gives a role to %s", id, other)
 		}
-	}
-}
-
-func TestAnAddressTellsWhetherAClientIsRemote(t *testing.T) {
-	for from, want := range map[string]bool{
-		"": false, "127.0.0.1:1": false, "127.3.2.1:65535": false, "[::1]:80": false, "[::ffff:127.0.0.1]:80": false,
-		"10.0.0.1:80": true, "[2001:db8::1]:80": true, "[fe80::1%eth0]:80": true, "nonsense": true,
-	} {
-		if got := Remote(context.WithValue(t.Context(), addrKey{}, from)); got != want {
-			t.Errorf("from %q: remote %v, want %v", from, got, want)
-		}
-	}
-	if Remote(t.Context()) {
-		t.Error("a client at the unix socket is remote")
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // Role is that of a source among the instances of a host.
@@ -88,19 +89,13 @@ func New(cfg Config) *Source {
 		Presence: lease.PresenceConfig{
 			Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
 			Role: Role, Version: cfg.Version, PID: os.Getpid(), Logger: cfg.Logger,
-			Rights: rights(cfg.Keys, cfg.Host, cfg.Spec.Name),
+			Rights: cfg.Keys.RightsOf(store.SourceRole, cfg.Spec.Name+"@"+cfg.Host), Check: registry.Layout{Backend: cfg.Backend, Keys: cfg.Keys}.Check,
 		},
 		Prefix: cfg.Keys.SourceCandidates(cfg.Spec.Name),
 		Watch:  cfg.Keys.SourceLive(cfg.Spec.Name), OnPut: s.put,
 		Lead: s.lead,
 	})
 	return s
-}
-
-// rights returns those that a source on a host needs of etcd.
-func rights(k store.Keys, host, name string) []store.Right {
-	return append(store.ReadRights(k.Pools(), k.Limits(), k.CanceledAll()), store.WriteRights(
-		k.Source(name), k.Instances(host), k.Runs(), k.UsageAll(), k.Tasks(), k.StepsAll(), k.WorksAll(), k.EventsAll())...)
 }
 
 // Instance returns the name of the process.

@@ -13,6 +13,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
+	"github.com/berthhq/berth/pool/revoke"
 )
 
 // yes is the value of a field that is set.
@@ -185,7 +187,7 @@ func requestRevocation(ctx context.Context, s *Session, id string, fence store.F
 		return "", err
 	}
 	host := w.Fenced(fence).Host
-	revoker := pool.Revoker{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
+	revoker := revoke.Revoker{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
 	if err := revoker.RequestRevocation(ctx, host, id, fence); err != nil {
 		return "", err
 	}
@@ -198,9 +200,8 @@ func requestRevocation(ctx context.Context, s *Session, id string, fence store.F
 
 // freeByForce frees a claim's slots at once.
 func freeByForce(ctx context.Context, s *Session, id string, fence store.Fence) (string, error) {
-	revoker := pool.Revoker{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
-	s.Client.Show(ctx, id)
-	now, err := pool.Read(ctx, s.Runs.Backend, s.Runs.Keys)
+	revoker := revoke.Revoker{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
+	now, err := list.Read(ctx, s.Runs.Backend, s.Runs.Keys)
 	if err != nil {
 		return "", store.Problem("the claims could not be read", err)
 	}

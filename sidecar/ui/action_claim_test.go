@@ -9,8 +9,6 @@ import (
 
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
 )
 
@@ -129,26 +127,6 @@ func TestAClaimThatWaitsIsNotReleased(t *testing.T) {
 	}
 	_, _, message := d.follow(d.post("/actions/revoke", url.Values{"claim": {"waits"}, "fence": {fmt.Sprint(c.Fence)}}))
 	if message != "Nothing was done: claim waits holds no slots any more" {
-		t.Errorf("%q", message)
-	}
-}
-
-// A claim that was granted retained slots can be freed by force before etcd shows it.
-func TestAClaimWithRetainedSlotsIsFreedByForce(t *testing.T) {
-	d := newRunSite(t)
-	d.pool("db", 1, func(c *api.PoolChange) { c.Retain = api.DurationOf(pool.MaxRetain) })
-	var before store.Fence
-	var c *api.Claim
-	d.eventually("a claim gets retained slots", func() bool {
-		c = d.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
-		if store.Fence(c.Fence).Revision() == before.Revision() {
-			return true
-		}
-		before = store.Fence(c.Fence)
-		return d.client.Release(t.Context(), c.ID) != nil
-	})
-	_, _, message := d.follow(d.confirm("/actions/revoke?claim="+c.ID+"&force=yes", "sure", "yes"))
-	if !strings.HasPrefix(message, "The slots of claim "+c.ID+" are free.") {
 		t.Errorf("%q", message)
 	}
 }

@@ -250,7 +250,7 @@ type runClaims struct {
 func claimsOf(r *run.Run, held []pool.HolderStatus, waiting []pool.WaiterStatus) (c runClaims) {
 	for _, h := range held {
 		switch {
-		case h.Run != r.ID || !h.RetainedUntil.IsZero():
+		case h.Run != r.ID:
 		case h.Bind == run.BindBridge:
 			c.kept += h.Slots
 		default:

@@ -59,7 +59,7 @@ func (f *frame) MayOperate(pool string) bool { return f.by.MayOperate(pool) == n
 
 // MayRevoke reports whether the visitor may revoke a claim.
 func (f *frame) MayRevoke(h holderRow) bool {
-	return h.RetainedUntil.IsZero() && f.by.MayRevokeHeld(h.Holder, h.Pools) == nil
+	return f.by.MayRevokeHeld(h.Holder, h.Pools) == nil
 }
 
 // MayRevokeAny reports whether they may revoke one of the claims.

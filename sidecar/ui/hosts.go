@@ -40,8 +40,11 @@ type hostsPage struct {
 	// Active and Capacity are of all workers.
 	Active, Capacity, WorkerCount int
 
-	Leader     *candidateRow // nil: there is no leader
-	Candidates []candidateRow
+	Dispatcher *inspect.Dispatcher // nil: there is none
+	// Undispatched says that nobody dispatches although claims wait; empty if that is not so.
+	Undispatched string
+	Leader       *candidateRow // nil: there is no leader
+	Candidates   []candidateRow
 	// OtherCandidates counts the candidates that would take over.
 	OtherCandidates int
 
@@ -96,6 +99,7 @@ func hostsOf(f *inspect.Fleet, text string, now time.Time) hostsPage {
 		p.Unreadable = append(p.Unreadable, err.Error())
 	}
 	p.UnreadableLeftOut = len(f.Bad) - len(p.Unreadable)
+	p.Dispatcher, p.Undispatched = f.Dispatch.Dispatcher, f.Dispatch.Warning()
 	p.Leader, p.Candidates = candidatesOf(f, now)
 	p.OtherCandidates = max(0, len(f.Candidates)-1)
 

@@ -12,6 +12,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/wire"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -36,6 +37,7 @@ func TestThePageOfHostsShowsWhoIsThere(t *testing.T) {
 	page := d.until("/hosts", "all are seen", func(p *document) bool {
 		return p.id("worker-two/worker") != nil && p.id("other-three/p1") != nil && p.id("sidecar-one/sidecar") != nil
 	})
+	page.says("There is none: no claim waits for an offer.")
 	page.says("There is no leader.", "No run is admitted", "3 hosts", "3 instances present", "0 / 4 step instances on workers")
 	if page.id("no-leader") == nil || page.id("versions") != nil || page.id("candidates") != nil {
 		t.Error("a fleet without a leader, of one version, is not shown as one")
@@ -86,6 +88,22 @@ func TestThePageOfHostsShowsWhoIsThere(t *testing.T) {
 	d.until("/hosts", "the next one leads", func(p *document) bool {
 		return p.id("leader") != nil && strings.Contains(text(p.must("leader")), "next")
 	})
+}
+
+func TestThePageOfHostsShowsWhoDispatches(t *testing.T) {
+	t.Parallel()
+	d := newRunSite(t)
+	keys := wire.Keys{Keys: d.store.Keys}
+	d.put(store.Put(keys.Pending("db"), wire.EncodeEmpty(), 0))
+	page := d.until("/hosts", "nobody dispatches", func(p *document) bool {
+		return strings.Contains(text(p.must("dispatcher-part")), "Nobody dispatches")
+	})
+	page.says("claims wait in 1 pool, and no process dispatches: each instance serves its own waiting claims, every few seconds.")
+	d.put(store.Put(keys.Role(), wire.EncodeRole(wire.Role{Host: "two", Instance: "<i>", Kind: wire.Service, Since: time.Now().Add(-time.Hour)}), 0))
+	d.until("/hosts", "the role can't be read", func(p *document) bool { return p.id("unreadable") != nil })
+	d.put(store.Put(keys.Role(), wire.EncodeRole(wire.Role{Host: "two", Instance: "i", Kind: wire.Service, Since: time.Now().Add(-time.Hour)}), 0))
+	page = d.until("/hosts", "one dispatches", func(p *document) bool { return p.id("dispatches") != nil })
+	page.says("two i offers slots to the waiting claims of all hosts, since 1 h ago")
 }
 
 func TestHostsAreFilteredAndVersionsPointedOut(t *testing.T) {

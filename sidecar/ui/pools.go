@@ -96,17 +96,16 @@ type poolCard struct {
 // Unlimited reports whether the pool has no limit.
 func (c poolCard) Unlimited() bool { return c.Limit == pool.Unlimited }
 
-// Dispatches says which instance grants the waiting claims.
-func (c poolCard) Dispatches() string { return inspect.DispatcherText(c.Dispatcher) }
+// Dispatches says which instance offers slots to the waiting claims; empty without any.
+func (c poolCard) Dispatches() string {
+	if c.Waiting == 0 {
+		return ""
+	}
+	return inspect.DispatcherText(c.Dispatcher)
+}
 
 // Closed reports whether the pool grants nothing because of its limit.
 func (c poolCard) Closed() bool { return c.Limit == pool.Closed && !c.Deleted && c.Problem == "" }
-
-// Retained says how many slots no job holds, empty if there are none.
-func (c poolCard) Retained() string { return inspect.RetainedText(c.Status.Retained) }
-
-// Retaining says for how long hosts may retain slots, empty if they may not.
-func (c poolCard) Retaining() string { return pool.RetainText(c.Retain) }
 
 // Reserve says when free slots are reserved for a waiting claim.
 func (c poolCard) Reserve() string { return pool.ReserveText(c.ReserveAfter) }
@@ -124,14 +123,6 @@ type holderRow struct {
 	pool.HolderStatus
 	Ends time.Time // zero: not known
 	Near string    // "near" the end of its lease, "past" it, or neither
-}
-
-// Retained says which claims can get the slots, empty if a job holds them.
-func (r holderRow) Retained() string {
-	if r.RetainedUntil.IsZero() {
-		return ""
-	}
-	return inspect.RetainedSlots(r.Host, r.RetainedUntil)
 }
 
 // poolsOf is the page of pools: which are shown, in which order. Those that are expanded have no

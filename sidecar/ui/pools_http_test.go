@@ -10,13 +10,11 @@ import (
 
 	"golang.org/x/net/html"
 
-	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
-	"github.com/berthhq/berth/sidecar/client"
 )
 
 // pool makes a pool, or changes it.
@@ -183,35 +181,6 @@ func TestAPoolExpandsToItsHoldersAndItsLine(t *testing.T) {
 	}
 	if times := d.within(d.must("holders-of-db")).tags("time"); len(times) != 4 || attr(times[0], "title") == "" || attr(times[0], "datetime") == "" {
 		t.Errorf("%d times in two rows", len(times))
-	}
-}
-
-func TestRetainedSlotsAreShownAsSuch(t *testing.T) {
-	s := newSite(t)
-	s.pool("db", 2, func(c *api.PoolChange) { c.Retain = api.DurationOf(pool.MaxRetain) })
-	var all []api.Claim
-	s.eventually("a slot is retained", func() bool {
-		c := s.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
-		if err := s.client.Release(t.Context(), c.ID); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		if all, err = s.client.Claims(t.Context(), client.ClaimFilter{}); err != nil {
-			t.Fatal(err)
-		}
-		return len(all) > 0 && all[0].Status == inspect.ClaimRetained
-	})
-	c := all[0]
-	says := inspect.RetainedSlots(c.Host, c.RetainedUntil)
-	if c.Reason != says || !c.RetainedUntil.Equal(c.RetainedSince.Add(pool.MaxRetain)) {
-		t.Errorf("the list has %+v, want the reason %q", c, says)
-	}
-	d := s.page("/pools?open=db")
-	if got := text(d.must("holds-db-" + c.ID)); !strings.Contains(got, says) || strings.Contains(got, "Revoke") {
-		t.Errorf("the row is %q, want %q and no action", got, says)
-	}
-	if got := text(d.card("db").root); !strings.Contains(got, inspect.RetainedText(1)) {
-		t.Errorf("the card is %q", got)
 	}
 }
 

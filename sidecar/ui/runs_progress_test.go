@@ -134,8 +134,8 @@ func TestProgressIsCountedWhereItIsCheap(t *testing.T) {
 		state(0, step.Succeeded)
 		state(1, step.Failed)
 		state(2, step.Scheduled)
-		// A run costs three requests, and what the waits depend on five, once.
-		const perRun, around = 3, 5
+		// A run costs three requests, and what the waits depend on eight, once.
+		const perRun, around = 3, 8
 		var n doneNotes
 		look := func(runs ...*listed) map[submitted]stepsDone {
 			t.Helper()

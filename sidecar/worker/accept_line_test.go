@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -10,7 +11,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/instance"
-	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 )
 
 // holder claims slots as another process would, until release is called.
@@ -38,7 +39,7 @@ func (y *yard) holder(slots map[string]int) (release func()) {
 // waiting is how many instances are in the wait queue of a pool.
 func (y *yard) waiting(name string) int {
 	y.t.Helper()
-	all, err := pool.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
+	all, err := list.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
 	if err != nil {
 		y.t.Fatal(err)
 	}
@@ -88,21 +89,37 @@ func TestAPublicationThatHasEndedIsNotTakenAgain(t *testing.T) {
 	s.auto = true
 	w := y.worker("a", "", 1, s)
 	defer w.close(t)
-	y.submit("r", fan("m", 0, 0))
-	y.is("r", run.Succeeded)
-	eventually(t, "nothing is left of it", func() bool { return w.Active() == 0 })
-	skipped := make(chan bool, 1)
-	w.ask(t.Context(), func() {
-		q := w.queues[0]
-		if err := q.put(&mvccpb.KeyValue{Key: []byte(taken.Key(w.keys)), Value: taken.Encode(), ModRevision: taken.Revision}, time.Now()); err != nil {
-			t.Error(err)
+	const known, again, skipped = "the queue has been seen without it", "it would be taken again", "it is skipped"
+	for i := range 20 {
+		name := fmt.Sprint("r", i)
+		y.submit(name, fan("m", 0, 0))
+		y.is(name, run.Succeeded)
+		eventually(t, "nothing is left of it", func() bool { return w.Active() == 0 })
+		is := make(chan string, 1)
+		w.ask(t.Context(), func() {
+			q := w.queues[0]
+			if w.passed[taken.Order] == 0 {
+				is <- known
+				return
+			}
+			if err := q.put(&mvccpb.KeyValue{Key: []byte(taken.Key(w.keys)), Value: taken.Encode(), ModRevision: taken.Revision}, time.Now()); err != nil {
+				t.Error(err)
+			}
+			if w.skips(&offer{Published: &taken}) {
+				is <- skipped
+			} else {
+				is <- again
+			}
+			q.remove(taken.Key(w.keys))
+		})
+		switch got := <-is; got {
+		case skipped:
+			return
+		case again:
+			t.Fatal(got)
 		}
-		skipped <- w.skips(&offer{Published: &taken})
-		q.remove(taken.Key(w.keys))
-	})
-	if !<-skipped {
-		t.Error("it would be taken again")
 	}
+	t.Error("the queue was always seen without it before")
 }
 
 // A more urgent instance takes the place of a less urgent one in the wait queue, and goes first.

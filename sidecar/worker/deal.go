@@ -117,7 +117,7 @@ func (w *Worker) turns(p picked) []turnOf {
 	add := func(want wanted, kept bool) {
 		t := turnOf{candidate: candidate{free: true, kept: kept}, offer: want.offer, want: want, priority: want.Priority, order: want.Order}
 		if len(want.slots) > 0 {
-			t.slotted, t.ask = true, askOf(w.claimID(want.Published), want.ID(), want.slots, want.Priority, want.Revision)
+			t.slotted, t.ask = true, askOf(claimID(want.Published), want.ID(), want.slots, want.Priority, want.Revision)
 		}
 		slotted = append(slotted, t)
 	}

@@ -7,13 +7,13 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 )
 
 // line is who waits for a pool, in order.
 func (y *yard) line(name string) (steps []string) {
 	y.t.Helper()
-	state, err := pool.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
+	state, err := list.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
 	if err != nil {
 		y.t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestAnInstanceThatIsCanceledLeavesTheLine(t *testing.T) {
 // waiter returns the only waiter of a pool, or none if there is not exactly one.
 func (y *yard) waiter(name string) (host string) {
 	y.t.Helper()
-	state, err := pool.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
+	state, err := list.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
 	if err != nil {
 		y.t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func (y *yard) waiter(name string) (host string) {
 }
 
 // An instance for which two workers have a place has the waiter of one. It is the other's
-// when the first drains, and so is the instance.
+// when the first drains, and so is the instance. That it waits is one event.
 func TestAWorkerThatDrainsLeavesItsWaitersToOthers(t *testing.T) {
 	y, s := newYard(t), newStage()
 	y.pool("db", 0)
@@ -124,6 +124,20 @@ func TestAWorkerThatDrainsLeavesItsWaitersToOthers(t *testing.T) {
 	eventually(t, "no claim waits", func() bool { return len(y.line("db")) == 0 })
 	s.end("r/m/000000", succeeded)
 	y.is("r", run.Succeeded)
+	var waits []string
+	eventually(t, "it is reported which slots it had", func() bool {
+		waits = nil
+		had := false
+		for _, e := range y.events("r") {
+			if had = had || e.Type == run.StepSlotReleased; e.Type == run.StepSlotWaiting {
+				waits = append(waits, e.Reason)
+			}
+		}
+		return had
+	})
+	if len(waits) != 1 {
+		t.Errorf("reported that it waits: %q", waits)
+	}
 }
 
 // So it is when the first has no place left.

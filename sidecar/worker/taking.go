@@ -110,14 +110,14 @@ func (w *Worker) unlessIdle(p *step.Published, seat *pool.Place, take func()) {
 
 // claimFor claims the slots of an instance. The claim is granted only with a place.
 func (w *Worker) claimFor(ctx context.Context, p wanted, v verdict) {
-	seat := w.places.New()
+	seat, helps := w.places.New(), !w.peers.mine(p.offer)
 	ask := func() {
-		claim := w.claimID(p.Published)
+		claim := claimID(p.Published)
 		w.waiting[p.ID()] = waiter{
 			claim: claim, requirement: p.requirement, slots: p.slots, queue: p.Queue, order: p.Order, priority: p.Priority, seat: seat,
 		}
 		wait := w.waitLeft(p.Published, w.cfg.Client.ClaimTimeout())
-		w.async(func() { w.takeSlotted(ctx, p, claim, wait, seat) })
+		w.async(func() { w.takeSlotted(ctx, p, claim, wait, seat, helps) })
 	}
 	switch v {
 	case placed:
@@ -140,11 +140,12 @@ const shortTurn, longTurn = 50 * time.Millisecond, time.Second
 // capacity, that worker takes it in about the time of a write.
 func (w *Worker) turn() time.Duration { return min(longTurn, max(shortTurn, 4*w.pace)) }
 
-// claimID returns the id of the claim of an instance: the same for one publication, so that
-// it keeps its place in the wait queue when it is withdrawn for a moment; and in the order
-// of the instances of the run, which orders those that begin to wait together.
-func (w *Worker) claimID(p *step.Published) string {
-	sum := sha256.Sum256([]byte(w.by.Host + "/" + w.by.Instance + "/" + p.ID().String() + "/" + strconv.FormatInt(p.Revision, 10)))
+// claimID returns the id of the claim of an instance: the same for one publication, in all
+// workers, so that it keeps its place in the wait queue when it is withdrawn for a moment, and
+// that it waits is one event; and in the order of the instances of the run, which orders those
+// that begin to wait together.
+func claimID(p *step.Published) string {
+	sum := sha256.Sum256([]byte(p.ID().String() + "/" + strconv.FormatInt(p.Revision, 10)))
 	return fmt.Sprintf("step-%07d-%s", p.Number, hex.EncodeToString(sum[:16]))
 }
 
@@ -152,7 +153,7 @@ func (w *Worker) claimID(p *step.Published) string {
 // instances that have events, and losses.
 func hasSlotEvent(ev pool.Event) bool {
 	var number int
-	_, err := fmt.Sscanf(ev.Claim, "step-%d-", &number) // see [Worker.claimID]
+	_, err := fmt.Sscanf(ev.Claim, "step-%d-", &number) // see [claimID]
 	return err != nil || step.HasEvents(number) || ev.Type == pool.ClaimEnded
 }
 
@@ -325,8 +326,9 @@ func (w *Worker) refuseOne(p *step.Published) {
 	}
 }
 
-// takeSlotted takes an instance with its slots, for which it may wait.
-func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, wait time.Duration, seat *pool.Place) {
+// takeSlotted takes an instance with its slots, for which it may wait. It helps if the instance
+// is another worker's own.
+func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, wait time.Duration, seat *pool.Place, helps bool) {
 	p := want.Published
 	begun := time.Now()
 	dir, err := w.folders.make(p, true)
@@ -338,9 +340,9 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, wait t
 	var claim *instance.Claim
 	// The end of ctx only ends the wait: an instance whose slots are granted is taken.
 	t, err := w.steps.TakeWith(context.WithoutCancel(ctx), p, w.by, func(x store.Extra) (store.Fence, []*pb.ResponseOp, error) {
-		cl, err := w.cfg.Client.Claim(span.With(ctx), want.slots, instance.WithID(id), instance.WithPriority(p.Priority),
+		cl, err := w.cfg.Client.Claim(span.With(ctx), want.slots, instance.WithOwnID(id), instance.WithPriority(p.Priority),
 			instance.WithRun(p.Run, p.ID().Text()), instance.WithBind(run.BindStep), instance.WithWait(wait),
-			instance.WithSole(p.Revision), instance.WithPlace(seat), instance.WithExtra(x))
+			instance.WithSole(p.Revision, helps), instance.WithPlace(seat), instance.WithExtra(x))
 		if err != nil {
 			return 0, nil, err
 		}

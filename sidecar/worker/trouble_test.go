@@ -1,8 +1,12 @@
 package worker
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,6 +26,8 @@ type faulty struct {
 	store.Backend
 	txn func(ctx context.Context, t *pb.TxnRequest) error
 	rng func(ctx context.Context, r *pb.RangeRequest) error
+	// dial, if it is not nil, connects the whole worker.
+	dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 func (f *faulty) Txn(ctx context.Context, t *pb.TxnRequest) (*pb.TxnResponse, error) {
@@ -42,13 +48,59 @@ func (f *faulty) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRespon
 	return f.Backend.Range(ctx, r)
 }
 
-// wide is how many slots a claim takes that is of too many keys to carry anything along:
-// so what its instance is to do is read by itself, and its end is written by itself.
-const wide = 5000
+// wide is how many slots a claim takes that is of more keys than are released together with the
+// end of an instance: so that end is written by itself.
+const wide = 10_000
+
+// loses has the worker lose the answer to the transaction that takes an instance with its slots:
+// so what the instance is to do is read by itself.
+func (f *faulty) loses(y *yard, id store.StepID) {
+	marker, lost := []byte(y.runs.Keys.ActiveStep("a", id)), &atomic.Bool{}
+	taken := func() bool {
+		i, err := y.step.Get(context.Background(), id)
+		return err != nil || i.Status != step.Scheduled
+	}
+	f.dial = func(ctx context.Context, address string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		return &losing{Conn: c, marker: marker, lost: lost, taken: taken}, err
+	}
+	y.t.Cleanup(func() {
+		if !lost.Load() {
+			y.t.Error("no answer was lost")
+		}
+	})
+}
+
+// losing is a connection that ends when an answer is to come to the first write with a marker.
+type losing struct {
+	net.Conn
+	marker []byte
+	lost   *atomic.Bool // by any connection
+	ends   atomic.Bool
+	taken  func() bool // what was written has happened
+}
+
+func (l *losing) Write(b []byte) (int, error) {
+	if bytes.Contains(b, l.marker) && l.lost.CompareAndSwap(false, true) {
+		l.ends.Store(true)
+	}
+	return l.Conn.Write(b)
+}
+
+func (l *losing) Read(b []byte) (int, error) {
+	n, err := l.Conn.Read(b)
+	if !l.ends.Load() {
+		return n, err
+	}
+	for end := time.Now().Add(within); !l.taken() && time.Now().Before(end); {
+		<-time.After(5 * time.Millisecond)
+	}
+	return 0, errors.Join(io.ErrUnexpectedEOF, l.Close())
+}
 
 func (y *yard) faultyWorker(host, dir string, concurrency int, r Runner, f *faulty) *crew {
 	y.t.Helper()
-	o := instance.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency, Queues: []string{step.DefaultQueue}}
+	o := instance.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency, Queues: []string{step.DefaultQueue}, Dial: f.dial}
 	client, err := instance.Open(y.t.Context(), o)
 	if err != nil {
 		y.t.Fatal(err)
@@ -87,7 +139,7 @@ func TestALostTakeIsTriedAgain(t *testing.T) {
 // The wait for slots ends just when the slots were granted: the instance FAILS.
 func TestLeavingTheLineFailsNothing(t *testing.T) {
 	y, s := newYard(t), newStage()
-	y.pool("db", wide)
+	y.pool("db", 1)
 	reading := make(chan struct{}, 16)
 	f := &faulty{rng: func(ctx context.Context, r *pb.RangeRequest) error {
 		if strings.HasPrefix(string(r.Key), y.runs.Keys.Works("r")+"slotted") {
@@ -99,10 +151,15 @@ func TestLeavingTheLineFailsNothing(t *testing.T) {
 		}
 		return nil
 	}}
+	f.loses(y, idOf(t, "r/slotted/000000"))
 	w := y.faultyWorker("a", "", 1, s, f)
 	defer w.close(t)
-	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": wide} }))
-	<-reading // its slots are taken, what it is to do is being read
+	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": 1} }))
+	select {
+	case <-reading: // its slots are taken, what it is to do is being read
+	case <-time.After(within):
+		t.Fatal("what it is to do is not read")
+	}
 	_ = w.Drain(t.Context())
 	eventually(t, "it is no more running", func() bool { return y.status("r/slotted/000000") != step.Running })
 	i, _ := y.step.Get(t.Context(), idOf(t, "r/slotted/000000"))
@@ -114,7 +171,7 @@ func TestLeavingTheLineFailsNothing(t *testing.T) {
 // the same without a drain: a plain instance that fills the worker.
 func TestAPlainInstanceFailsNoSlottedOne(t *testing.T) {
 	y, s := newYard(t), newStage()
-	y.pool("db", wide)
+	y.pool("db", 1)
 	f := &faulty{rng: func(ctx context.Context, r *pb.RangeRequest) error {
 		if strings.HasPrefix(string(r.Key), y.runs.Keys.Works("r")) {
 			<-time.After(50 * time.Millisecond) // a slow etcd
@@ -122,9 +179,10 @@ func TestAPlainInstanceFailsNoSlottedOne(t *testing.T) {
 		}
 		return nil
 	}}
+	f.loses(y, idOf(t, "r/slotted/000000"))
 	w := y.faultyWorker("a", "", 1, s, f)
 	defer w.close(t)
-	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": wide} }), fan("plain", 1, 0))
+	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": 1} }), fan("plain", 1, 0))
 	eventually(t, "plain runs", func() bool { return len(s.running()) > 0 || y.status("r/slotted/000000") == step.Failed })
 	eventually(t, "slotted moved on", func() bool {
 		for _, id := range s.running() {
@@ -142,7 +200,7 @@ func TestAPlainInstanceFailsNoSlottedOne(t *testing.T) {
 func TestAReadWithoutAnAnswerFailsNothing(t *testing.T) {
 	y, s := newYard(t), newStage()
 	s.auto = true
-	y.pool("db", wide)
+	y.pool("db", 1)
 	var n atomic.Int32
 	f := &faulty{rng: func(ctx context.Context, r *pb.RangeRequest) error {
 		if strings.HasPrefix(string(r.Key), y.runs.Keys.Works("r")) && n.Add(1) == 1 {
@@ -150,9 +208,10 @@ func TestAReadWithoutAnAnswerFailsNothing(t *testing.T) {
 		}
 		return nil
 	}}
+	f.loses(y, idOf(t, "r/slotted/000000"))
 	w := y.faultyWorker("a", "", 1, s, f)
 	defer w.close(t)
-	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": wide} }))
+	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": 1} }))
 	eventually(t, "it has ended", func() bool { return y.status("r/slotted/000000").Ended() })
 	if i, _ := y.step.Get(t.Context(), idOf(t, "r/slotted/000000")); i.Status == step.Failed {
 		t.Fatalf("failed: %s", i.Error)

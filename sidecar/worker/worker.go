@@ -133,10 +133,16 @@ type Worker struct {
 // those of any instance.
 func Rights(queues []string) func(store.Keys, string) []store.Right {
 	return func(k store.Keys, host string) []store.Right {
-		all := append(store.ReadRights(k.Hosts(), k.Runs(), k.WorksAll(), k.Followers(), k.WorkersOf(host)),
-			store.WriteRights(k.StepsAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll())...)
+		var all []store.Right
+		for _, prefix := range []string{k.Hosts(), k.Runs(), k.WorksAll(), k.Followers(), k.WorkersOf(host)} {
+			all = append(all, store.ReadRights(store.Prefix(prefix))...)
+		}
+		writes := []string{k.StepsAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll()}
 		for _, q := range queues {
-			all = append(all, store.WriteRights(k.Ready(q))...)
+			writes = append(writes, k.Ready(q))
+		}
+		for _, prefix := range writes {
+			all = append(all, store.WriteRights(store.Prefix(prefix))...)
 		}
 		return all
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/registry"
 )
 
@@ -220,7 +220,7 @@ func TestSlotsAreTakenWithInstances(t *testing.T) {
 
 func (y *yard) claimed(name string) int {
 	y.t.Helper()
-	all, err := pool.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
+	all, err := list.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
 	if err != nil {
 		y.t.Fatal(err)
 	}

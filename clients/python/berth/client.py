@@ -145,7 +145,6 @@ class Pools:
         limit: Optional[int] = None,
         lease_duration: Optional[Duration] = None,
         reserve_after: Optional[Duration] = None,
-        retain: Optional[Duration] = None,
         paused: Optional[bool] = None,
     ) -> Pool:
         """Change what is given of a pool. With a ``limit``, a pool that does not exist is created.
@@ -156,7 +155,6 @@ class Pools:
             limit=limit,
             lease_duration=optional_text(lease_duration, "lease_duration"),
             reserve_after="-1" if reserve_after == -1 else optional_text(reserve_after, "reserve_after"),
-            retain=optional_text(retain, "retain"),
             paused=paused,
         )
         try:

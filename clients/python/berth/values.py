@@ -109,7 +109,6 @@ class Pool(TypedDict, total=False):
     waiting: int
     lease_duration: str
     reserve_after: str
-    retain: str
     paused: bool
     survives: str
     holders: List[Holder]

@@ -13,6 +13,7 @@ import (
 // shaped as berth's are: a compare of a key, one of a range, a put on a lease.
 func BenchmarkClaim(b *testing.B) {
 	keys := store.NewKeys("")
+	slotKey := func(n int) string { return string(store.AppendPadded([]byte(keys.Slots("db")), n, 6)) }
 	for _, others := range []int{10, 300, 10_000} {
 		b.Run(fmt.Sprint(others), func(b *testing.B) {
 			e := New(Options{})
@@ -20,15 +21,15 @@ func BenchmarkClaim(b *testing.B) {
 			must(b, err)
 			write(b, e, put(keys.Spec("db")))
 			for i := range others {
-				write(b, e, store.Put(keys.Slot("db", i%50, i/50+1), make([]byte, 100), lease))
+				write(b, e, store.Put(slotKey(i+1), make([]byte, 100), lease))
 			}
-			slot, value := keys.Slot("db", 3, 0), make([]byte, 200)
+			slot, value := slotKey(0), make([]byte, 200)
 			b.ReportAllocs()
 			for b.Loop() {
 				resp, err := e.Txn(&pb.TxnRequest{
 					Compare: []*pb.Compare{
 						store.ModEquals(keys.Spec("db"), 2),
-						store.NonePutSince(keys.Group("db", 3), e.Revision()),
+						store.NonePutSince(keys.Slots("db")+"b/", e.Revision()),
 					},
 					Success: []*pb.RequestOp{store.Put(slot, value, lease)},
 				})
