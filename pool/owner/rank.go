@@ -22,14 +22,14 @@ func (r *rank) remove(d *demand) {
 	}
 }
 
-// first returns the first demand that waits, nil if there is none.
+// first returns the first demand that waits, nil if there is none, or if it is to be put into etcd again: none behind it passes it
+// meanwhile.
 func (r *rank) first() *demand {
-	for _, d := range r.list {
-		if d.claim.state == waiting && d.ref().Created != 0 {
-			return d
-		}
+	i := slices.IndexFunc(r.list, func(d *demand) bool { return d.claim.state == waiting })
+	if i < 0 || r.list[i].ref().Created == 0 {
+		return nil
 	}
-	return nil
+	return r.list[i]
 }
 
 // before ranks by priority, stamp and the id of the claim, as the dispatcher does.
