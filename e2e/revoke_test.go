@@ -119,7 +119,7 @@ func TestAClaimRevokedByForceIsFreeAtOnceAndItsHolderIsNotified(t *testing.T) {
 	}
 }
 
-// ends notes when a holder of a key has it no more: by the test's own clock, and
+// ends records when a holder of a key no longer has it: by the test's own clock, and
 // as early as the test can hear of it.
 type ends struct {
 	key string

@@ -76,7 +76,7 @@ type turn struct {
 	// unused says that its slots may have been free before its record says so: it was handed
 	// back, or its worker was lost, which has stopped it first.
 	unused bool
-	over   bool // it needs its slots no more
+	over   bool // it no longer needs its slots
 }
 
 // free notes that the slots of an execution may be free already.
@@ -87,7 +87,7 @@ func (h *StepHistory) free(t *turn) {
 	}
 }
 
-// endUse notes that an execution needs its slots no more.
+// endUse records that an execution no longer needs its slots.
 func (h *StepHistory) endUse(t *turn) {
 	if !t.over {
 		t.over = true
@@ -352,7 +352,7 @@ func (h *StepHistory) stepRecord(text string, put bool, kv *mvccpb.KeyValue) err
 
 func inFlight(status string) bool { return status == "scheduled" || status == "running" }
 
-// publishedFirst takes that an instance may be taken for the first time.
+// publishedFirst records that an instance may be taken for the first time.
 func (h *StepHistory) publishedFirst(i *StepSeen) {
 	i.step.published++
 	i.step.highest = max(i.step.highest, i.ID.Index)
@@ -363,7 +363,7 @@ func (h *StepHistory) publishedFirst(i *StepSeen) {
 	}
 }
 
-// startedBy takes that an instance is run.
+// startedBy records that an instance is run.
 func (h *StepHistory) startedBy(i *StepSeen, by *holder) {
 	if by == nil {
 		h.violate(StepAlone, "%s is running without an executor", i.ID)
@@ -376,7 +376,7 @@ func (h *StepHistory) startedBy(i *StepSeen, by *holder) {
 	}
 }
 
-// active takes that the executor of an instance is seen on a host, or no more.
+// active records that the executor of an instance is seen on a host, or no longer.
 func (h *StepHistory) active(host, text string, put bool, kv *mvccpb.KeyValue) error {
 	i, err := h.instance(text)
 	if err != nil {
@@ -413,7 +413,7 @@ func (h *StepHistory) active(host, text string, put bool, kv *mvccpb.KeyValue) e
 	return nil
 }
 
-// ready takes that an instance stands in a queue, or no more.
+// ready records that an instance is in a queue, or no longer.
 func (h *StepHistory) ready(place string, put bool, kv *mvccpb.KeyValue) error {
 	if !put {
 		if i := h.queued[place]; i != nil {

@@ -100,7 +100,7 @@ func (s *stays) limit(pool string, at int64, n int) {
 	s.limits[pool] = append(s.limits[pool], limitChange{at, n})
 }
 
-// allowed is the highest limit in force between two times; ok is false if none is known.
+// allowed returns the highest limit in force between two times; ok is false if none is known.
 func (s *stays) allowed(pool string, since, until int64) (most int, ok bool) {
 	if strings.Contains(pool, "/") {
 		return 1, true // a step instance

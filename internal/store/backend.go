@@ -38,7 +38,7 @@ type Backend interface {
 	LeaseKeys(ctx context.Context, id LeaseID) ([]string, error)
 	// History counts how often etcd was found restored from a snapshot: at an earlier
 	// revision than before, at a far later one, or as another cluster. What was read or watched at a lower
-	// count is of a history that is no more.
+	// count is of a history that has ended.
 	History() uint64
 	// Cluster returns the id of the cluster whose answers count, 0 before the first answer,
 	// and a channel that is closed when another cluster has replaced that one. Leases and

@@ -358,7 +358,7 @@ func TestAFullPoolIsOnlyCounted(t *testing.T) {
 }
 
 // After a restore to an earlier revision what is read counts, and nothing is read without a pause. A survey that was begun before
-// has read what is no more.
+// has read what no longer is.
 func TestARestoreToAnEarlierRevision(t *testing.T) {
 	r := newRig(t)
 	a := r.ask("a", 4, store.Extra{})
