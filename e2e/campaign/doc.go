@@ -21,7 +21,7 @@
 //   - A [neighbor] is a user without rights on the socket of one sidecar, in a process of its own. Two of
 //     them make claims as they should, and take turns at sending what may hurt the other: an [attack].
 //     The [neighborhood] judges whether they do. Only root can run them.
-//   - A pool's dispatcher is the instance that grants its waiters, by a key of etcd. A fault
+//   - The dispatcher is the instance that offers slots to all claims that wait, by a key of etcd. A fault
 //     may take it away; [moves] judges for how long the queue stands still then.
 //   - A [fault] is something that fails, for a time. A [phase] has several at once. The
 //     plan is a function of the seed alone.
