@@ -131,13 +131,13 @@ func (cs *conns) accept(l net.Listener, plain bool) (net.Conn, error) {
 		if leave != nil {
 			return &clientConn{Conn: c, peer: of, free: leave}, nil
 		}
+		if cs.refused != nil {
+			cs.refused(why) // counted by the time the client learns of it
+		}
 		if plain && c.SetWriteDeadline(time.Now().Add(refuseTimeout)) == nil {
 			_, _ = c.Write(refusalOf(why)) // the client may be gone
 		}
 		_ = c.Close() // it was never used
-		if cs.refused != nil {
-			cs.refused(why)
-		}
 	}
 }
 
