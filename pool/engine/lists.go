@@ -42,7 +42,7 @@ func (e *Engine) named() list.Own { return list.Own{Host: e.cfg.Host, Instance: 
 func (l *loop) own() list.Own {
 	o := l.e.named()
 	l.written.at(0, l.e.cfg.Backend.History())
-	o.Revision = l.written.revision
+	o.Revision, o.Trouble = l.written.revision, l.e.cfg.Leases.Trouble()
 	for _, w := range l.owner.Waiters() {
 		o.Waiting = append(o.Waiting, list.OwnDemand(w))
 	}

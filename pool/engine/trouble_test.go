@@ -222,6 +222,27 @@ func TestTroubleEndsAWait(t *testing.T) {
 	}
 }
 
+// A claim that waits because no lease can be made for it says so.
+func TestAClaimWithoutALeaseSaysWhyItWaits(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		one := r.start("one")
+		one.by.Inject(func(c storetest.Call) (f storetest.Fault) {
+			if c.Op == storetest.OpGrant {
+				f = storetest.Fault{Drop: true, Err: store.ErrDenied}
+			}
+			return f
+		})
+		a := one.ask("a", 1)
+		why, err := one.Why(r.Context(), "a")
+		r.must(nil, err)
+		if !strings.HasPrefix(why.Reason.Text, "no lease could be made: ") {
+			t.Errorf("it says %q", why.Reason.Text)
+		}
+		one.by.Inject(nil)
+		one.release(a.got())
+	})
+}
+
 func putsAnything(c storetest.Call) bool { return strings.Contains(c.Txn.String(), "request_put") }
 
 // What etcd refuses again and again, or does not answer, is not sent in a tight loop: neither by a host with claims that
