@@ -67,26 +67,24 @@ func Blocked(slots map[string]int, of func(pool string) Status) (pools []Shortag
 	var all []shortage
 	for _, need := range needsOf(slots) {
 		p := of(need.Pool)
-		s := shortage{
-			Shortage: Shortage{
-				Pool: need.Pool, Wanted: need.N, Limit: p.Limit, Claimed: p.Claimed, Paused: p.Paused,
-				Short: short(p.Limit, p.Claimed, need.N),
-			},
-			unknown: p.Deleted, unreadable: p.Problem != "",
-		}
-		if s.Short > 0 || s.unknown || s.unreadable || p.Paused {
+		if s, blocks := p.shortage(need); blocks {
 			pools, all = append(pools, s.Shortage), append(all, s)
 		}
 	}
 	return pools, shortageText(all)
 }
 
-// short is how many slots of a pool are missing for so many more.
-func short(limit, used, wanted int) int {
-	if limit == Unlimited {
-		return 0
+// shortage returns what a claim of so many slots lacks in the pool, and whether that keeps it from being granted.
+func (s *Status) shortage(n Need) (is shortage, blocks bool) {
+	is = shortage{
+		Shortage:   Shortage{Pool: n.Pool, Wanted: n.N, Limit: s.Limit, Claimed: s.Claimed, Paused: s.Paused},
+		unknown:    s.Deleted,
+		unreadable: s.Problem != "",
 	}
-	return max(0, used+wanted-limit)
+	if s.Limit != Unlimited {
+		is.Short = max(0, s.Claimed+n.N-s.Limit)
+	}
+	return is, is.Short > 0 || !s.open()
 }
 
 func shortageText(pools []shortage) string {

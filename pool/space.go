@@ -17,18 +17,12 @@ type Space struct {
 	pools map[string]spacePool
 }
 
-// spacePool is one pool.
+// spacePool is one pool. What was taken from the space is among its claimed slots.
 type spacePool struct {
-	limit, used int
+	Status
 	// free is what the waiters leave; below 0 while more is reserved than there is.
 	free     int
 	reserved bool
-	// queued is set while only the dispatcher of the pool grants, for a planner whose work does not wait
-	// in the queue.
-	queued bool
-	// reserveAfter is the pool's.
-	reserveAfter                time.Duration
-	open, known, paused, broken bool
 }
 
 // NewSpace returns the space of pools without waiters.
@@ -36,19 +30,22 @@ func NewSpace(pools ...Status) *Space {
 	s := &Space{pools: map[string]spacePool{}}
 	for _, p := range pools {
 		capacity := admit.Capacity{Limit: p.Limit, Used: p.Claimed}
-		s.pools[p.Name] = spacePool{
-			limit: p.Limit, used: p.Claimed, free: admit.FreeSlots([]admit.Capacity{capacity})[0], reserveAfter: p.ReserveAfter,
-			open: !p.Paused && p.Limit != Closed && !p.Deleted && p.Problem == "", known: !p.Deleted,
-			paused: p.Paused, broken: p.Problem != "",
-		}
+		s.pools[p.Name] = spacePool{Status: p, free: admit.FreeSlots([]admit.Capacity{capacity})[0]}
 	}
 	return s
+}
+
+// of returns a pool. There is none of a name that is not known.
+func (s *Space) of(name string) spacePool {
+	p, known := s.pools[name]
+	p.Deleted = p.Deleted || !known
+	return p
 }
 
 // Leave records what waiters leave of a pool: its free slots, below 0 if more is reserved than there is, and whether one
 // of them has reserved in it.
 func (s *Space) Leave(name string, free int, reserved bool) {
-	r := s.pools[name]
+	r := s.of(name)
 	r.free, r.reserved = free, reserved
 	s.pools[name] = r
 }
@@ -57,12 +54,12 @@ func (s *Space) Leave(name string, free int, reserved bool) {
 func (s *Space) Clone() *Space { return &Space{pools: maps.Clone(s.pools)} }
 
 // Has reports whether there is a pool of that name.
-func (s *Space) Has(name string) bool { return s.pools[name].known }
+func (s *Space) Has(name string) bool { return !s.of(name).Deleted }
 
 // Fits reports whether a claim fits now.
 func (s *Space) Fits(slots map[string]int) bool {
 	for name, n := range slots {
-		if r := s.pools[name]; !r.open || r.queued || r.free < n {
+		if r := s.of(name); !r.open() || r.free < n {
 			return false
 		}
 	}
@@ -77,7 +74,7 @@ func (s *Space) Take(slots map[string]int) { s.add(slots, true) }
 // it is false. These are the rules of [admit.Admit].
 func (s *Space) Reserve(slots map[string]int) bool {
 	for name, n := range slots {
-		if r := s.pools[name]; r.reserved || !r.open || r.limit != Unlimited && n > r.limit {
+		if r := s.of(name); r.reserved || !r.open() || r.Limit != Unlimited && n > r.Limit {
 			return false
 		}
 	}
@@ -87,10 +84,10 @@ func (s *Space) Reserve(slots map[string]int) bool {
 
 func (s *Space) add(slots map[string]int, used bool) {
 	for name, n := range slots {
-		r := s.pools[name]
+		r := s.of(name)
 		r.free -= n
 		if used {
-			r.used += n
+			r.Claimed += n
 		} else {
 			r.reserved = true
 		}
@@ -103,7 +100,7 @@ func (s *Space) add(slots map[string]int, used bool) {
 func (s *Space) ReserveAfter(slots map[string]int) time.Duration {
 	shortest := NeverReserve
 	for name := range slots {
-		if d := s.pools[name].reserveAfter; d >= 0 && (shortest < 0 || d < shortest) {
+		if d := s.of(name).ReserveAfter; d >= 0 && (shortest < 0 || d < shortest) {
 			shortest = d
 		}
 	}
@@ -116,16 +113,11 @@ func (s *Space) Why(slots map[string]int) string {
 	var pools []shortage
 	behind := ""
 	for _, need := range needsOf(slots) {
-		r := s.pools[need.Pool]
-		missing := short(r.limit, r.used, need.N)
+		r := s.of(need.Pool)
+		short, blocks := r.shortage(need)
 		switch {
-		case missing > 0 || !r.open:
-			pools = append(pools, shortage{
-				Shortage: Shortage{
-					Pool: need.Pool, Wanted: need.N, Limit: r.limit, Claimed: r.used, Paused: r.paused, Short: missing,
-				},
-				unknown: !r.known, unreadable: r.broken,
-			})
+		case blocks:
+			pools = append(pools, short)
 		case r.free < need.N && behind == "":
 			behind = need.Pool
 		}
@@ -145,22 +137,17 @@ func (s *Space) Notes(slots map[string]int, first bool) (texts []string) {
 	var behind []string
 	fixed, full := false, true // one of them grants nothing as it is; all of those that are short
 	for _, need := range needsOf(slots) {
-		r := s.pools[need.Pool]
+		r := s.of(need.Pool)
 		if first {
 			r.free += need.N
 		}
-		missing := short(r.limit, r.used, need.N)
-		if missing > 0 || !r.open {
-			pools = append(pools, shortage{
-				Shortage: Shortage{
-					Pool: need.Pool, Wanted: need.N, Limit: r.limit, Claimed: r.limit, Paused: r.paused, Short: missing,
-				},
-				unknown: !r.known, unreadable: r.broken,
-			})
-			fixed = fixed || !r.open || exceedsLimit(r.limit, need.N)
-			full = full && r.used >= r.limit
+		if short, blocks := r.shortage(need); blocks {
+			short.Claimed = r.Limit
+			pools = append(pools, short)
+			fixed = fixed || !r.open() || exceedsLimit(r.Limit, need.N)
+			full = full && r.Claimed >= r.Limit
 		}
-		if r.queued || r.limit != Unlimited && r.free < min(need.N, r.limit-r.used) {
+		if r.Limit != Unlimited && r.free < min(need.N, r.Limit-r.Claimed) {
 			behind = append(behind, "others wait for pool '"+need.Pool+"' before it")
 		}
 	}

@@ -76,15 +76,12 @@ func (s Spec) Validate() error {
 	return nil
 }
 
-// exceedsLimit reports whether so many slots are more than the limit. A closed pool has waiters for
-// any number.
-func (s Spec) exceedsLimit(n int) bool { return exceedsLimit(s.Limit, n) }
-
+// exceedsLimit reports whether so many slots are more than a limit. A closed pool has waiters for any number.
 func exceedsLimit(limit, n int) bool { return limit > 0 && n > limit }
 
 // Exceeded refuses what a pool can never give while its limit is what it is.
 func (s Spec) Exceeded(n Need) error {
-	if !s.exceedsLimit(n.N) {
+	if !exceedsLimit(s.Limit, n.N) {
 		return nil
 	}
 	err := problem.New(problem.ExceedsLimit, "pool '%s' can never grant %d slots: its limit is %d", n.Pool, n.N, s.Limit)

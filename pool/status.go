@@ -22,6 +22,11 @@ type Status struct {
 	Problem string
 }
 
+// open reports whether the pool grants claims that fit.
+func (s *Status) open() bool {
+	return !s.Paused && s.Limit != Closed && !s.Deleted && s.Problem == ""
+}
+
 // Detail is a pool with its holders and waiters.
 type Detail struct {
 	Status
