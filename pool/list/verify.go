@@ -37,8 +37,8 @@ type verifier struct {
 //   - Every key and value can be read.
 //   - No number of a pool is held twice, by slot keys and blocks together, and none at or above the limit
 //     that was taken after the limit was set.
-//   - No pool holds more slots than its limit if one of its holders came after the limit was set. After a limit was lowered
-//     more may be held: see [State.Lowered].
+//   - No pool holds more slots than its limit if one of its holders came after the limit was set.
+//     More may be held after it was lowered.
 //   - Every claim is whole: all the keys that it lists, and no other, at one revision and on one lease, adding up to what
 //     it claimed.
 //   - Every chosen id is that of a claim, on its lease.

@@ -93,23 +93,3 @@ func (p *poolState) newest() (at int64) {
 	}
 	return at
 }
-
-// Remark is something in etcd that is as it should be, but that an operator may want to know.
-type Remark struct {
-	Key  string `json:"key"`
-	Text string `json:"text"`
-}
-
-// Lowered returns the pools that hold more slots than their limit because it was lowered, by name. All holders have taken
-// their slots before, and no claim is granted until enough are released.
-func (s *State) Lowered() (all []Remark) {
-	for _, name := range sortedNames(s.pools) {
-		p := s.pools[name]
-		if !p.limited() || p.used <= p.spec.Limit || p.newest() > p.since {
-			continue
-		}
-		all = append(all, Remark{s.keys.Slots(name), fmt.Sprintf(
-			"%d slots are held of a limit of %d, which was lowered at revision %d: all of them were taken before", p.used, p.spec.Limit, p.since)})
-	}
-	return all
-}
