@@ -179,9 +179,9 @@ func (s *State) export(c *claim) (*Claim, error) {
 	if err != nil {
 		return nil, problem.New(problem.CorruptValue, "claim %q can't be revoked: %w", c.id, err)
 	}
-	is := &Claim{ID: c.id, Main: c.main.Key(s.keys.Keys), Revision: c.rev, Lease: c.lease, Record: r}
+	is := &Claim{ID: c.id, Main: c.main.Key(s.keys), Revision: c.rev, Lease: c.lease, Record: r}
 	for _, ref := range refs {
-		is.Keys = append(is.Keys, ref.Key(s.keys.Keys))
+		is.Keys = append(is.Keys, ref.Key(s.keys))
 	}
 	if by, ok := s.ids[c.id]; ok && c.by() == (instance{by.Host, by.Instance}) {
 		is.Chosen = s.keys.ID(c.id)

@@ -40,7 +40,7 @@ func (d *demandsKey) in(pool string) wire.DemandKey {
 // Demands count only if there are none. What was not read is not missing.
 func (s *State) missing(d *demandsKey) (pools []string) {
 	for _, name := range sortedNames(d.List[0].Pools) {
-		if name == d.Pool || s.part || s.only != nil && !s.only[name] {
+		if name == d.Pool || s.part || !s.knows(name) {
 			continue
 		}
 		if o := s.demands[d.in(name)]; o == nil || o.First != d.Pool || o.created != d.created {

@@ -51,7 +51,7 @@ func (f *Follower) take(m store.FeedMessage) {
 	defer f.mu.Unlock()
 	f.at = time.Now()
 	if m.Snapshot != nil {
-		f.state = New(f.state.keys.Keys.Keys, m.Revision)
+		f.state = New(f.state.keys.Keys, m.Revision)
 		for _, kv := range m.Snapshot.KVs {
 			f.state.Put(kv)
 		}

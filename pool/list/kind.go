@@ -21,11 +21,8 @@ const (
 	roleKey
 )
 
-// spelling reads the keys of a state.
-type spelling struct{ wire.Keys }
-
 // kindOf returns what a key is for, with the name of its pool or claim.
-func (k spelling) kindOf(key string) (kind, string) {
+func kindOf(k wire.Keys, key string) (kind, string) {
 	if rest, is := strings.CutPrefix(key, k.Pools()); is {
 		name, rest, _ := strings.Cut(rest, "/")
 		switch {

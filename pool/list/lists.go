@@ -33,50 +33,50 @@ func (l *Lists) Shown() int64 { return l.reads.latestShown() }
 
 // Pools returns all pools by name.
 func (l *Lists) Pools(ctx context.Context) ([]pool.Status, error) {
-	s, o, err := l.all(ctx, false)
+	s, err := l.all(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.By(o).Pools(), nil
+	return s.Pools(), nil
 }
 
 // Claims returns all claims that hold slots, of all hosts, the oldest first, and all that wait, in the order of the wait
 // queue.
 func (l *Lists) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.WaiterStatus, error) {
-	s, o, err := l.all(ctx, false)
+	s, err := l.all(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	holders, waiters := s.By(o).Claims()
+	holders, waiters := s.Claims()
 	return holders, waiters, nil
 }
 
 // Space returns what the waiters leave of all pools.
 func (l *Lists) Space(ctx context.Context) (*pool.Space, error) {
-	s, o, err := l.all(ctx, false)
+	s, err := l.all(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.By(o).Space(), nil
+	return s.Space(), nil
 }
 
 // Prospects is [State.Prospects] of what is read now.
 func (l *Lists) Prospects(ctx context.Context, asked []*pool.Request, freed map[string]int) ([]bool, error) {
-	s, o, err := l.all(ctx, false)
+	s, err := l.all(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.By(o).Prospects(asked, freed), nil
+	return s.Prospects(asked, freed), nil
 }
 
 // Pool returns one pool. An unknown one is a PoolNotFound problem.
 func (l *Lists) Pool(ctx context.Context, name string) (pool.Detail, error) {
 	return again(func(fresh bool) (pool.Detail, error) {
-		s, o, err := l.some(ctx, name, fresh)
+		s, err := l.some(ctx, name, fresh)
 		if err != nil {
 			return pool.Detail{}, err
 		}
-		return s.By(o).Pool(name)
+		return s.Pool(name)
 	}, problem.PoolNotFound)
 }
 
@@ -118,21 +118,24 @@ func again[T any](ask func(fresh bool) (T, error), notFound problem.Code) (T, er
 	return v, err
 }
 
-// all returns all pools, and what the instance knows.
-func (l *Lists) all(ctx context.Context, fresh bool) (*State, Own, error) {
+// all returns all pools as the instance sees them.
+func (l *Lists) all(ctx context.Context) (*State, error) {
 	o, err := l.knows(ctx)
 	if err != nil {
-		return nil, o, err
+		return nil, err
 	}
-	s, err := l.read(ctx, allPools, fresh)
-	return s, o, err
+	s, err := l.read(ctx, allPools, false)
+	if err != nil {
+		return nil, err
+	}
+	return s.By(o), nil
 }
 
-// some returns a pool with those that its waiters wait for, and what the instance knows.
-func (l *Lists) some(ctx context.Context, name string, fresh bool) (*State, Own, error) {
+// some returns a pool with those that its waiters wait for, as the instance sees them.
+func (l *Lists) some(ctx context.Context, name string, fresh bool) (*State, error) {
 	o, err := l.knows(ctx)
 	if err != nil {
-		return nil, o, err
+		return nil, err
 	}
 	s, err := l.read(ctx, name, fresh)
 	for i := range o.Waiting {
@@ -140,7 +143,10 @@ func (l *Lists) some(ctx context.Context, name string, fresh bool) (*State, Own,
 			s, err = l.read(ctx, allPools, fresh)
 		}
 	}
-	return s, o, err
+	if err != nil {
+		return nil, err
+	}
+	return s.By(o), nil
 }
 
 // knows returns what the instance knows, and has etcd show what it is to show.
@@ -157,17 +163,4 @@ func (l *Lists) read(ctx context.Context, name string, fresh bool) (*State, erro
 		err = problem.New(problem.EtcdUnavailable, "the state of the pools has not been read from etcd yet: %w", err)
 	}
 	return s, err
-}
-
-// has reports whether the pools of a demand were read; nil is no demand.
-func (s *State) has(d *OwnDemand) bool {
-	if d == nil || s.only == nil {
-		return true
-	}
-	for name := range d.Pools {
-		if !s.only[name] {
-			return false
-		}
-	}
-	return true
 }

@@ -3,7 +3,6 @@ package list
 import (
 	"context"
 	"errors"
-	"maps"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -38,7 +37,7 @@ func Read(ctx context.Context, b store.Backend, keys store.Keys) (s *State, err 
 // ReadPool reads a pool at one revision, and what its claims and waiters depend on: the pools that they are in too, and the
 // demands that are before its waiters. If that is in many pools, it reads all.
 func ReadPool(ctx context.Context, b store.Backend, keys store.Keys, name string) (*State, error) {
-	r := reading{New(keys, 0), b}
+	r := reading{newOf(keys, 0, name), b}
 	err := r.pool(ctx, name)
 	if errors.Is(err, errTooMany) || errors.Is(err, store.ErrCompacted) {
 		return Read(ctx, b, keys)
@@ -64,7 +63,6 @@ func (r reading) all(ctx context.Context) error {
 
 // pool reads a pool with what it depends on.
 func (r reading) pool(ctx context.Context, name string) error {
-	r.only = map[string]bool{name: true}
 	revision, err := r.read(ctx, r.keys.Pool(name))
 	if err != nil {
 		return err
@@ -129,7 +127,7 @@ func (r reading) readRelated(ctx context.Context, name string) error {
 			if _, err := r.read(ctx, r.keys.Pool(other)); err != nil {
 				return err
 			}
-			r.add(other)
+			r.include(other)
 		}
 	}
 	for i, first := range r.firsts() {
@@ -179,24 +177,12 @@ func (r reading) firsts() []string {
 	return r.unread(names)
 }
 
-// unread returns those of some pools that were not read, by name.
-func (r reading) unread(names map[string]bool) []string {
-	maps.DeleteFunc(names, func(name string, _ bool) bool { return r.only == nil || r.only[name] })
-	return sortedNames(names)
-}
-
-// none records that only pools are read which are added.
-func (r reading) none() { r.only = map[string]bool{} }
-
-// add records that a pool was read.
-func (r reading) add(name string) { r.only[name] = true }
-
 // readMains reads the main keys of some claims that were read without, so that a reason can name them.
 func (r reading) readMains(ctx context.Context) error {
 	var keys []string
 	for name, c := range r.claims {
-		if c.of == nil && !r.only[name.main.Pool] {
-			keys = append(keys, name.main.Key(r.keys.Keys))
+		if c.of == nil && !r.knows(name.main.Pool) {
+			keys = append(keys, name.main.Key(r.keys))
 		}
 	}
 	return r.readKeys(ctx, keys)

@@ -20,11 +20,7 @@ const (
 
 // readBrief reads of some pools what the reason of a claim needs that waits for them, and no more of a pool than is bounded.
 func readBrief(ctx context.Context, b store.Backend, keys store.Keys, names []string) (*State, error) {
-	r := reading{New(keys, 0), b}
-	r.only = map[string]bool{}
-	for _, name := range names {
-		r.only[name] = true
-	}
+	r := reading{newOf(keys, 0, names...), b}
 	for _, name := range names {
 		if err := r.briefPool(ctx, name); err != nil {
 			return nil, err
@@ -84,16 +80,10 @@ func (r reading) briefSlots(ctx context.Context, name string) error {
 func (r reading) readValues(ctx context.Context) error {
 	var keys []string
 	for _, d := range r.demands {
-		if d.First != "" && !r.only[d.First] {
+		if d.First != "" && !r.knows(d.First) {
 			keys = append(keys, r.keys.Demand(d.in(d.First)))
 		}
 	}
 	r.stop(len(keys) > maxKeys)
 	return r.readKeys(ctx, keys)
-}
-
-// stop records whether demands are left that are not read, and returns it.
-func (r reading) stop(left bool) bool {
-	r.part = r.part || left
-	return left
 }

@@ -80,7 +80,7 @@ func (f *filling) admit(queue []*waiter, got func(*waiter)) {
 func (f *filling) waiterOf(w *waiter) *admit.Waiter {
 	one := &admit.Waiter{Reserve: w.Reserve}
 	for name, n := range w.Pools {
-		if i, ok := f.index[name]; ok && (f.only == nil || f.only[name]) {
+		if i, ok := f.index[name]; ok && f.knows(name) {
 			one.Needs = append(one.Needs, admit.Need{Pool: i, N: n})
 		}
 	}

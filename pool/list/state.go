@@ -15,7 +15,7 @@ import (
 // State is what etcd holds of pools: of all of them, or of some and of what belongs to them. It is not to be changed while
 // it is read; several goroutines may read it.
 type State struct {
-	keys     spelling
+	keys     wire.Keys
 	revision int64
 	pools    map[string]*poolState
 	claims   map[claimName]*claim
@@ -57,7 +57,7 @@ type badKey struct {
 // New returns a state without keys, at a revision.
 func New(keys store.Keys, revision int64) *State {
 	return &State{
-		keys: spelling{wire.Keys{Keys: keys}}, revision: revision, pools: map[string]*poolState{}, claims: map[claimName]*claim{},
+		keys: wire.Keys{Keys: keys}, revision: revision, pools: map[string]*poolState{}, claims: map[claimName]*claim{},
 		ended: map[wire.DemandRef]int{}, demands: map[wire.DemandKey]*demandsKey{}, offers: map[wire.OfferKey][]wire.Offer{},
 		ids: map[string]wire.ID{}, leases: map[string]store.LeaseID{}, bad: map[string]badKey{}, index: &index{},
 	}
@@ -80,7 +80,7 @@ func (s *State) Show(revision int64) { s.revision = revision }
 // pools that berth does not write. Keys that are not of pools are ignored.
 func (s *State) Put(kv *mvccpb.KeyValue) {
 	key := string(kv.Key)
-	kind, name := s.keys.kindOf(key)
+	kind, name := kindOf(s.keys, key)
 	s.forget(key, kind, name)
 	var err error
 	closes := ""
@@ -103,7 +103,7 @@ func (s *State) Put(kv *mvccpb.KeyValue) {
 
 // Delete records that a key does not exist.
 func (s *State) Delete(key string) {
-	kind, name := s.keys.kindOf(key)
+	kind, name := kindOf(s.keys, key)
 	s.forget(key, kind, name)
 	if p := s.pools[name]; p != nil && !p.exists() && len(p.slots)+p.closed == 0 {
 		delete(s.pools, name)

@@ -19,17 +19,15 @@ type Turns struct {
 }
 
 // Part is a state of some pools, which [Part.Add] names.
-type Part struct{ reading }
+type Part struct{ *State }
 
 // NewPart returns a state of no pool, at a revision.
 func NewPart(keys store.Keys, revision int64) Part {
-	r := reading{State: New(keys, revision)}
-	r.none()
-	return Part{r}
+	return Part{newOf(keys, revision)}
 }
 
 // Add records that all of a pool is put, but for what [Part.LeaveOut] says.
-func (p Part) Add(pool string) { p.add(pool) }
+func (p Part) Add(pool string) { p.include(pool) }
 
 // LeaveOut records that some slot keys of a pool are not put, and whether some of its demands are not.
 func (p Part) LeaveOut(pool string, keys int, demands bool) {

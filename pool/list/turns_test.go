@@ -113,7 +113,7 @@ func TestTurnsOfAPart(t *testing.T) {
 			s.Add(name)
 		}
 		for _, kv := range w.kvs {
-			if _, name := s.keys.kindOf(string(kv.Key)); slices.Contains(pools, name) {
+			if _, name := kindOf(s.keys, string(kv.Key)); slices.Contains(pools, name) {
 				s.Put(kv)
 			}
 		}

@@ -82,7 +82,7 @@ func (s *State) leased() iter.Seq2[string, store.LeaseID] {
 	return func(yield func(string, store.LeaseID) bool) {
 		for _, p := range s.pools {
 			for ref, is := range p.slots {
-				if !yield(ref.Key(s.keys.Keys), is.lease) {
+				if !yield(ref.Key(s.keys), is.lease) {
 					return
 				}
 			}

@@ -23,9 +23,9 @@ func (v *verifier) allClaims() {
 			switch {
 			case !incomplete || own[ref]:
 			case own == nil:
-				v.add(ref.Key(v.keys.Keys), "it belongs to claim %q, and %s is not the main key of that", is.claim.id, is.claim.main.Key(v.keys.Keys))
+				v.add(ref.Key(v.keys), "it belongs to claim %q, and %s is not the main key of that", is.claim.id, is.claim.main.Key(v.keys))
 			default:
-				v.add(ref.Key(v.keys.Keys), "claim %q does not list it", is.claim.id)
+				v.add(ref.Key(v.keys), "claim %q does not list it", is.claim.id)
 			}
 		}
 	}
@@ -33,7 +33,7 @@ func (v *verifier) allClaims() {
 
 // claim checks the keys that a claim lists, and returns those that it has, nil without a main key.
 func (v *verifier) claim(c *claim) (own map[wire.Ref]bool) {
-	main := c.main.Key(v.keys.Keys)
+	main := c.main.Key(v.keys)
 	rec, refs, err := c.full()
 	if c.of == nil {
 		return nil
@@ -48,12 +48,12 @@ func (v *verifier) claim(c *claim) (own map[wire.Ref]bool) {
 		is, ok := v.slot(ref)
 		switch {
 		case !ok || is.claim != c:
-			v.add(ref.Key(v.keys.Keys), "claim %q lists it, and it is not that claim's", c.id)
+			v.add(ref.Key(v.keys), "claim %q lists it, and it is not that claim's", c.id)
 			continue
 		case own[ref] && ref != c.main:
 			v.add(main, "claim %q lists %s twice", c.id, ref)
 		case is.rev != c.rev || is.lease != c.lease:
-			v.add(ref.Key(v.keys.Keys), "claim %q is torn: its keys have several revisions or leases", c.id)
+			v.add(ref.Key(v.keys), "claim %q is torn: its keys have several revisions or leases", c.id)
 		}
 		own[ref] = true
 		sum[ref.Pool] += is.n

@@ -40,7 +40,7 @@ func (v *verifier) numbers(p *poolState) {
 			if later.rev < earlier.rev {
 				later, earlier = earlier, later
 			}
-			v.add(later.ref.Key(v.keys.Keys), "it holds number %d, which %s holds as well", is.From, earlier.ref.Key(v.keys.Keys))
+			v.add(later.ref.Key(v.keys), "it holds number %d, which %s holds as well", is.From, earlier.ref.Key(v.keys))
 		}
 		if is.To > last.To {
 			last = is
@@ -66,7 +66,7 @@ func (v *verifier) limit(p *poolState) {
 			above = fmt.Sprintf("number %d", last)
 		}
 		if at := is.admitted(); at > p.since {
-			v.add(ref.Key(v.keys.Keys), "it holds %s of a limit of %d, and was taken at revision %d, after the limit was set at %d", above, p.spec.Limit, at, p.since)
+			v.add(ref.Key(v.keys), "it holds %s of a limit of %d, and was taken at revision %d, after the limit was set at %d", above, p.spec.Limit, at, p.since)
 		}
 	}
 	if p.used <= p.spec.Limit {
