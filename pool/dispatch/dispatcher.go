@@ -255,11 +255,10 @@ func (d *Dispatcher) applyPool(ev *mvccpb.Event, key string, deleted bool, now t
 	return true
 }
 
-// applyDemands records a key of demands that was put or deleted.
+// applyDemands records a key of demands that was put or deleted. One that can't be read has none.
 func (d *Dispatcher) applyDemands(p *followed, kv *mvccpb.KeyValue, key string, deleted bool, now time.Duration) {
 	at, err := d.keys.DemandKey(key)
 	if err != nil {
-		p.ignore(key, err)
 		return
 	}
 	name := demandsName{instance{at.Host, at.Instance}, at.Name}
@@ -268,12 +267,11 @@ func (d *Dispatcher) applyDemands(p *followed, kv *mvccpb.KeyValue, key string, 
 	if was.created != 0 {
 		d.changed[batchName{name, was.first(p.name)}] = true
 	}
-	if p.ignore(key, nil); deleted {
+	if deleted {
 		return
 	}
 	_, w, err := d.keys.DecodeDemands(key, kv.Value)
 	if err != nil {
-		p.ignore(key, err)
 		return
 	}
 	p.crowd.add(name.instance, now)
@@ -447,7 +445,7 @@ func (d *Dispatcher) age(now time.Duration) {
 		if p == nil || p.known == reading || now-p.used <= forgetAfter {
 			continue
 		}
-		if len(p.keys)+len(p.ignored)+d.book.perPool[p] == 0 {
+		if len(p.keys)+d.book.perPool[p] == 0 {
 			d.view.forget(p)
 		}
 	}

@@ -74,11 +74,6 @@ func (d *Dispatcher) plan(now time.Duration) []*open {
 		}
 	}
 	free := p.walk.Free()
-	for i, f := range d.view.byIndex {
-		if f != nil {
-			f.leave(free[i])
-		}
-	}
 	for _, x := range p.left {
 		for _, n := range x.needs {
 			if n.n > free[n.pool.index] {

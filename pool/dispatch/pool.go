@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"maps"
 	"strings"
 	"time"
 
@@ -49,11 +48,9 @@ type followed struct {
 	holds  counts[instance]       // claims, by their main keys
 	keys   map[demandsName]demandsKey
 	// unreadable are the keys that can't be read: while there are any, nothing is offered.
-	unreadable map[string]error
-	ignored    map[string]error // keys of demands that can't be read
-	waiting    counts[*owner]   // demands
+	unreadable map[string]bool
+	waiting    counts[*owner] // demands
 	crowd      crowd
-	left       int // free slots after the last plan
 	used       time.Duration
 }
 
@@ -83,8 +80,7 @@ func newFollowed(name string, index int) *followed {
 // clear forgets what was read.
 func (p *followed) clear() {
 	p.spec, p.slots, p.claims, p.ended = nil, slots.NewExact(), map[wire.Ref]holding{}, counts[instanceDemand]{}
-	p.keys, p.unreadable, p.holds = map[demandsName]demandsKey{}, map[string]error{}, counts[instance]{}
-	p.ignored = map[string]error{}
+	p.keys, p.unreadable, p.holds = map[demandsName]demandsKey{}, map[string]bool{}, counts[instance]{}
 }
 
 // capacity returns what may be granted of the pool: nothing while it is read again, since what has come meanwhile is not known.
@@ -95,9 +91,6 @@ func (p *followed) capacity() admit.Capacity {
 	}
 	return c
 }
-
-// leave records how many slots are free after a plan.
-func (p *followed) leave(free int) { p.left = free }
 
 // use keeps the pool from being forgotten.
 func (p *followed) use(now time.Duration) { p.used = now }
@@ -138,16 +131,9 @@ func (p *followed) put(k wire.Keys, kv *mvccpb.KeyValue) (h holding, ok bool) {
 		h, ok, err = p.putSlot(k, key, kv)
 	}
 	if delete(p.unreadable, key); err != nil {
-		p.unreadable[key] = err
+		p.unreadable[key] = true
 	}
 	return h, ok
-}
-
-// ignore records that a key of demands can't be read, or with nil that this is over.
-func (p *followed) ignore(key string, err error) {
-	if delete(p.ignored, key); err != nil {
-		p.ignored[key] = err
-	}
 }
 
 func (p *followed) putSpec(key string, kv *mvccpb.KeyValue) error {
@@ -227,27 +213,4 @@ func (p *followed) deleteDemands(name demandsName) demandsKey {
 	was := p.keys[name]
 	delete(p.keys, name)
 	return was
-}
-
-// Free returns how many slots of a pool the last plan has left after all demands and offers: below 0 after a limit was
-// lowered, and if more is reserved than there is. It is false for a pool that is not followed, since it has no demands.
-func (d *Dispatcher) Free(pool string) (n int, ok bool) {
-	p := d.view.pools[pool]
-	if p == nil || p.known != known {
-		return 0, false
-	}
-	return p.left, true
-}
-
-// Unreadable returns the values that can't be read, by pool and key. Nothing is offered in a pool that has one, unless it
-// is of demands: those are ignored.
-func (d *Dispatcher) Unreadable() map[string]map[string]error {
-	all := map[string]map[string]error{}
-	for name, p := range d.view.pools {
-		if len(p.unreadable)+len(p.ignored) > 0 {
-			all[name] = maps.Clone(p.unreadable)
-			maps.Copy(all[name], p.ignored)
-		}
-	}
-	return all
 }
