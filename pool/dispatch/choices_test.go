@@ -657,6 +657,20 @@ func TestALateReadChangesNothing(t *testing.T) {
 	r.want("offers", r.offered())
 }
 
+// Who follows a dispatcher that ends is the other instance with the youngest demand.
+func TestWhoFollows(t *testing.T) {
+	r := newRig(t)
+	if got := r.d.Follower(); got != (Follower{}) {
+		t.Errorf("%v follows without demands", got)
+	}
+	for _, host := range []string{"b", "c", "a", "d"} { // d is the dispatcher's own
+		r.demand(host, 0, ask(0, "db=1"))
+	}
+	if got := r.d.Follower(); got != (Follower{"a", "i"}) {
+		t.Errorf("%v follows", got)
+	}
+}
+
 // To its own instance a dispatcher offers in memory.
 func TestOwnOffers(t *testing.T) {
 	r := newRig(t)

@@ -736,18 +736,3 @@ func TestTheHashSpreadsInstances(t *testing.T) {
 		t.Errorf("from %v to %v", low, high)
 	}
 }
-
-func TestWhoFollows(t *testing.T) {
-	of := func(host string, kind wire.Kind, youngest int64) Candidate {
-		return Candidate{Follower{host, "i"}, kind, youngest}
-	}
-	for want, all := range map[string][]Candidate{
-		"":  nil,
-		"a": {of("a", wire.Command, 3), of("b", wire.Command, 2), of("c", "", 1)},
-		"b": {of("a", wire.Command, 9), of("b", wire.Service, 2), of("c", wire.Coordinator, 1)},
-	} {
-		if got := ChooseFollower(all); got.Host != want {
-			t.Errorf("%v, want %q", got, want)
-		}
-	}
-}

@@ -434,13 +434,13 @@ func (h *roleHost) wait() {
 // end ends an instance: another one with demands shall follow.
 func (h *roleHost) end() {
 	h.own.Demands, h.own.Leads = false, false
-	var all []Candidate
-	for i, o := range h.w.hosts {
+	var follower Follower
+	for _, o := range h.w.hosts {
 		if o != h && o.own.Demands && o.life == lives {
-			all = append(all, Candidate{Follower{o.host, "i"}, o.kind, int64(i)})
+			follower = Follower{o.host, "i"}
 		}
 	}
-	h.End(ChooseFollower(all))
+	h.End(follower)
 	h.step()
 }
 

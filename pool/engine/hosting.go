@@ -84,12 +84,12 @@ func (h *hosting) pools() int {
 	return h.d.Pending()
 }
 
-// candidates returns the instances that can follow this one.
-func (h *hosting) candidates() []dispatch.Candidate {
+// follower returns the instance that shall dispatch after this one, none if no other can.
+func (h *hosting) follower() dispatch.Follower {
 	if h.d == nil {
-		return nil
+		return dispatch.Follower{}
 	}
-	return h.d.Candidates()
+	return h.d.Follower()
 }
 
 // needed reports whether this instance is to dispatch though it ends: pools are pending, or may be, and no other can follow.
@@ -97,7 +97,7 @@ func (h *hosting) needed() bool {
 	switch {
 	case h.d == nil:
 		return h.owner.Left()
-	case len(h.d.Candidates()) > 0:
+	case h.follower() != dispatch.Follower{}:
 		return false
 	case h.state == awake:
 		return h.d.Busy()

@@ -9,7 +9,6 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/pool/dispatch"
 )
 
 // leaveTimeout bounds how long [Engine.Stop] waits until nothing of the wait queue is left in etcd.
@@ -110,7 +109,7 @@ func (l *life) giveRoleUp() bool {
 		return l.hosting.leave()
 	}
 	l.ending = true
-	l.polls.end(dispatch.ChooseFollower(l.hosting.candidates()))
+	l.polls.end(l.hosting.follower())
 	return true
 }
 

@@ -398,11 +398,11 @@ func (h *seat) demands() int {
 	return h.d.Demands()
 }
 
-func (h *seat) candidates() []dispatch.Candidate {
+func (h *seat) follower() dispatch.Follower {
 	if h.d == nil {
-		return nil
+		return dispatch.Follower{}
 	}
-	return h.d.Candidates()
+	return h.d.Follower()
 }
 
 // acquire reserves the keys of the role and the mark on a lease.

@@ -777,7 +777,7 @@ func (n *node) end() {
 			n.drop(a, false)
 		}
 	}
-	n.links.succession.End(dispatch.ChooseFollower(n.seat.candidates()))
+	n.links.succession.End(n.seat.follower())
 	n.w.after(2*time.Second, n.restart)
 	n.step()
 }
