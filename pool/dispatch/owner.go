@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"hash/fnv"
 	"time"
 
 	"github.com/berthhq/berth/pool/slots"
@@ -31,13 +30,6 @@ type owner struct {
 	silent  []time.Duration // when it was silent, within a minute
 }
 
-// hashOf returns the hash by which an instance chooses the names of its blocks.
-func hashOf(i instance) uint32 {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(i.host + "/" + i.name)) // it never fails
-	return h.Sum32()
-}
-
 // owners is all owners.
 type owners struct {
 	all    map[instance]*owner
@@ -49,7 +41,7 @@ type owners struct {
 func (o *owners) of(i instance) *owner {
 	x := o.all[i]
 	if x == nil {
-		x = &owner{instance: i, hash: hashOf(i), open: map[string]int{}, names: map[int]bool{}}
+		x = &owner{instance: i, hash: slots.Hash(i.host, i.name), open: map[string]int{}, names: map[int]bool{}}
 		if o.all[i] = x; o.byHost[i.host] == nil {
 			o.byHost[i.host] = map[*owner]bool{}
 		}

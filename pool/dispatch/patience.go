@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"hash/fnv"
 	"slices"
 	"time"
 
@@ -39,13 +38,6 @@ const (
 	// second is for what delays the process. A process that was stopped for longer is not well.
 	pollGap = 6 * time.Second
 )
-
-// instanceHash spreads the instances over the times that depend on it.
-func instanceHash(host, instance string) uint32 {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(host + "/" + instance)) // it never fails
-	return h.Sum32()
-}
 
 // spread returns a part of a time that depends on the hash.
 func spread(hash uint32, most time.Duration) time.Duration {

@@ -435,7 +435,7 @@ func (p *peer) direct() {
 		return
 	}
 	n := []int{1, 1, 2, 6}[p.w.IntN(4)]
-	h, ok := of.slots.Choose(n, n > 5, hashOf(p.instance), p.w.etcd.Revision())
+	h, ok := of.slots.Choose(n, n > 5, slots.Hash(p.host, p.name), p.w.etcd.Revision())
 	if !ok || of.limit >= 0 && of.slots.Used()+n > of.limit {
 		return
 	}

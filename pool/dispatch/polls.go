@@ -2,14 +2,10 @@ package dispatch
 
 import (
 	"errors"
-	"math"
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
 )
-
-// noTime is later than any time.
-const noTime time.Duration = math.MaxInt64
 
 // polls is when role and mark are polled. Other polls of the instance that read them count too.
 type polls struct {

@@ -107,15 +107,15 @@ func (s *Succession) nextPoll(now time.Duration, wall time.Time) time.Duration {
 	needs := s.own.Demands || s.kind == wire.Coordinator
 	switch {
 	case s.stage == stageEnded, s.stage == stageLeaving:
-		return noTime
+		return never
 	case s.stage == stageDispatching:
 		return max(s.polls.last, s.took) + holderPoll
 	case !needs:
-		return noTime
+		return never
 	case s.sight.state == unseen:
 		return now
 	}
-	next := noTime
+	next := never
 	if s.kind == wire.Coordinator {
 		next = s.polls.last + standbyPoll
 	}

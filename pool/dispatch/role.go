@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
 )
 
@@ -116,7 +117,7 @@ type Succession struct {
 // NewSuccession returns the succession of an instance. A process that may become the leading coordinator is of the kind
 // [wire.Coordinator].
 func NewSuccession(keys wire.Keys, host, instance string, kind wire.Kind) *Succession {
-	return &Succession{keys: keys, host: host, instance: instance, kind: kind, hash: instanceHash(host, instance), seized: -seizeAgain, times: map[reason]int{}}
+	return &Succession{keys: keys, host: host, instance: instance, kind: kind, hash: slots.Hash(host, instance), seized: -seizeAgain, times: map[reason]int{}}
 }
 
 // Set shows the instance as it is now. Its demands count from the call that first shows them.
@@ -202,7 +203,7 @@ func (s *Succession) lose(now time.Duration) {
 // Ready returns what is to be done. The time of day is for the value of the role, and for the take-overs in it.
 func (s *Succession) Ready(now time.Duration, wall time.Time) Ready {
 	var r Ready
-	at := noTime
+	at := never
 	if now < s.pause {
 		at = s.pause
 	} else if txn, lease, due := s.act(now, wall); txn != nil {
@@ -235,18 +236,18 @@ func (s *Succession) act(now time.Duration, wall time.Time) (t *pb.TxnRequest, l
 		}
 		return s.leave(wall), false, 0
 	case s.stage != stageFollowing:
-		return nil, false, noTime
+		return nil, false, never
 	}
 	c := s.nextTakeOver(wall)
 	switch {
 	case c.why == noReason:
-		return nil, false, noTime
+		return nil, false, never
 	case now < c.due:
 		return nil, false, c.due
 	case c.why == silent && s.sight.polled < c.due:
-		return nil, false, noTime // after the next poll
+		return nil, false, never // after the next poll
 	case s.own.Lease == 0:
-		return nil, true, noTime
+		return nil, true, never
 	}
 	return s.take(c.why, wall), false, 0
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
 )
 
@@ -118,13 +119,13 @@ func (b *bench) takes(most time.Duration) time.Duration {
 			b.poll(0)
 		case r.At <= b.now:
 			b.t.Fatalf("the next call is due at %v, now is %v", r.At, b.now)
-		case r.At == noTime:
-			return noTime
+		case r.At == never:
+			return never
 		default:
 			b.now = r.At
 		}
 	}
-	return noTime
+	return never
 }
 
 func (b *bench) answer(t *pb.TxnRequest) { b.Answer(b.now, b.carry(t), nil) }
@@ -169,8 +170,8 @@ func roleRows() map[string]roleRow {
 		"no role: a service":                    {wire.Service, func(b *bench) { b.waits() }, 15 * ms},
 		"no role: a server":                     {wire.Server, func(b *bench) { b.waits() }, 0},
 		"no role: a standby coordinator":        {wire.Coordinator, func(b *bench) { b.waits() }, 0},
-		"no role, no demands":                   {wire.Server, func(b *bench) {}, noTime},
-		"no role, no demands: a standby":        {wire.Coordinator, func(b *bench) {}, noTime},
+		"no role, no demands":                   {wire.Server, func(b *bench) {}, never},
+		"no role, no demands: a standby":        {wire.Coordinator, func(b *bench) {}, never},
 		"no role, no demands: a leader":         {wire.Coordinator, func(b *bench) { b.set(leads) }, 0},
 		"the leader takes it from a leader":     {wire.Coordinator, func(b *bench) { b.set(leads).other(wire.Coordinator, nil) }, 0},
 		"the leader takes it from a server":     {wire.Coordinator, func(b *bench) { b.set(leads).other(wire.Server, nil) }, 0},
@@ -180,7 +181,7 @@ func roleRows() map[string]roleRow {
 		"a server leaves it to a server":        {wire.Server, func(b *bench) { b.waits().other(wire.Server, nil).mark(true) }, 2250 * ms},
 		"a server leaves it to a coordinator":   {wire.Server, func(b *bench) { b.waits().other(wire.Coordinator, nil).mark(true) }, 2250 * ms},
 		"a service takes it from a command":     {wire.Service, func(b *bench) { b.waits().other(wire.Command, nil).mark(true) }, 0},
-		"a service without demands does not":    {wire.Service, func(b *bench) { b.other(wire.Command, nil).mark(true) }, noTime},
+		"a service without demands does not":    {wire.Service, func(b *bench) { b.other(wire.Command, nil).mark(true) }, never},
 		"a command leaves it to a command":      {wire.Command, func(b *bench) { b.waits().other(wire.Command, nil).mark(true) }, 2250 * ms},
 		"silent: a standby":                     {wire.Coordinator, func(b *bench) { b.other(wire.Coordinator, nil).mark(true) }, 2 * sec},
 		"silent after a take-over":              {wire.Service, func(b *bench) { b.waits().other(wire.Server, silent(1)).mark(true) }, 4250 * ms},
@@ -188,15 +189,15 @@ func roleRows() map[string]roleRow {
 		"silent after three take-overs":         {wire.Service, func(b *bench) { b.waits().other(wire.Server, silent(3)).mark(true) }, 16250 * ms},
 		"silent after ten take-overs":           {wire.Service, func(b *bench) { b.waits().other(wire.Server, silent(10)).mark(true) }, 24250 * ms},
 		"without a mark: one who waits":         {wire.Service, func(b *bench) { b.waits().other(wire.Server, nil) }, 2250 * ms},
-		"without a mark: a standby":             {wire.Coordinator, func(b *bench) { b.other(wire.Server, nil) }, noTime},
+		"without a mark: a standby":             {wire.Coordinator, func(b *bench) { b.other(wire.Server, nil) }, never},
 		"a mark without demands: one who waits": {wire.Service, func(b *bench) { b.waits().other(wire.Server, nil).mark(false) }, 2250 * ms},
-		"a mark without demands: a standby":     {wire.Coordinator, func(b *bench) { b.other(wire.Server, nil).mark(false) }, noTime},
+		"a mark without demands: a standby":     {wire.Coordinator, func(b *bench) { b.other(wire.Server, nil).mark(false) }, never},
 		"an unreadable mark":                    {wire.Coordinator, func(b *bench) { b.other(wire.Server, nil).put(roleKeys.Mark(), []byte("{")) }, 2 * sec},
 		"an unreadable role":                    {wire.Server, func(b *bench) { b.waits().put(roleKeys.Role(), []byte("{")).mark(true) }, 2250 * ms},
 		"an unreadable role without a mark":     {wire.Service, func(b *bench) { b.waits().put(roleKeys.Role(), nil) }, 2250 * ms},
 		"its name, but not its put":             {wire.Command, func(b *bench) { b.waits().other(wire.Server, func(r *wire.Role) { r.Host = "a" }) }, 0},
 		"it is named by one that ends":          {wire.Command, func(b *bench) { b.waits().other(wire.Server, ends("a")) }, 0},
-		"it is named, and has no demands":       {wire.Command, func(b *bench) { b.other(wire.Server, ends("a")) }, noTime},
+		"it is named, and has no demands":       {wire.Command, func(b *bench) { b.other(wire.Server, ends("a")) }, never},
 		"another one is named":                  {wire.Command, func(b *bench) { b.waits().other(wire.Server, ends("c")) }, 30 * ms},
 		"nobody is named by one that ends":      {wire.Service, func(b *bench) { b.waits().other(wire.Server, ends("")) }, 15 * ms},
 	}
@@ -213,7 +214,7 @@ func TestWhenTheRoleIsTaken(t *testing.T) {
 			if got := b.takes(100 * sec); got != tc.want {
 				t.Fatalf("it takes the role after %v, want %v", got, tc.want)
 			}
-			if tc.want == noTime {
+			if tc.want == never {
 				return
 			}
 			r := b.ready()
@@ -269,7 +270,7 @@ func TestAMarkIsASignOfLife(t *testing.T) {
 	b := newBench(t, wire.Service).waits().other(wire.Server, nil)
 	for range 20 {
 		b.mark(true).poll(0)
-		if got := b.takes(sec); got != noTime {
+		if got := b.takes(sec); got != never {
 			t.Fatalf("the role was taken after %v", got)
 		}
 		b.now += sec - 1
@@ -575,7 +576,7 @@ func TestTwoThatLeadTakeTheRoleOnceASecond(t *testing.T) {
 		taken := 0
 		for end := b.now + 10*sec; b.now < end; b.now += ms {
 			b.other(wire.Coordinator, func(r *wire.Role) { r.Host = host }).poll(0)
-			if b.takes(sec) != noTime {
+			if b.takes(sec) != never {
 				taken++
 			}
 		}
@@ -597,25 +598,25 @@ func TestNobodyDispatches(t *testing.T) {
 		want    time.Duration
 	}{
 		"no role for 5 s":         {func(b *bench) { b.set(noLease).waits().poll(0) }, 5 * sec},
-		"no demands":              {func(b *bench) { b.set(noLease).poll(0) }, noTime},
+		"no demands":              {func(b *bench) { b.set(noLease).poll(0) }, never},
 		"a role that lives":       {func(b *bench) { b.waits().other(wire.Coordinator, nil).mark(true).poll(0) }, 2250*ms + 5*sec},
-		"unseen":                  {func(b *bench) { b.waits() }, noTime},
+		"unseen":                  {func(b *bench) { b.waits() }, never},
 		"no role, and refused":    {func(b *bench) { b.waits().poll(0); denied(b) }, 0},
 		"polls are refused":       {func(b *bench) { b.waits(); b.Unanswered(b.now, b.now, store.ErrDenied) }, 0},
-		"polls without an answer": {func(b *bench) { b.waits(); b.Unanswered(b.now, b.now, store.ErrUnavailable) }, noTime},
-		"it dispatches":           {func(b *bench) { b.waits().dispatches() }, noTime},
+		"polls without an answer": {func(b *bench) { b.waits(); b.Unanswered(b.now, b.now, store.ErrUnavailable) }, never},
+		"it dispatches":           {func(b *bench) { b.waits().dispatches() }, never},
 	} {
 		b := newBench(t, wire.Server)
 		tc.prepare(b)
 		from := b.now
-		got := noTime
+		got := never
 		for range 100 {
 			r := b.Succession.Ready(b.now, b.wall())
 			if r.Nobody {
 				got = b.now - from
 				break
 			}
-			if r.At == noTime {
+			if r.At == never {
 				break
 			}
 			b.now = max(b.now, r.At)
@@ -725,7 +726,7 @@ func TestTakeOversOfTheLastMinuteCount(t *testing.T) {
 func TestTheHashSpreadsInstances(t *testing.T) {
 	low, high := patienceSpread, time.Duration(0)
 	for i := range 200 {
-		h := instanceHash(fmt.Sprint("host-", i), "node")
+		h := slots.Hash(fmt.Sprint("host-", i), "node")
 		d := patienceOf(wire.Service, h, 0) - markPatience
 		low, high = min(low, d), max(high, d)
 		if p, c := pauseOf(wire.Service, h), pauseOf(wire.Command, h); p < 10*ms || p >= 20*ms || c < 20*ms || c >= 40*ms {

@@ -342,7 +342,7 @@ func (h *roleHost) step() {
 	if r.At <= w.now {
 		w.fail("%s is to be called again at %v", h.host, r.At)
 	}
-	if r.At != noTime && (h.wake <= w.now || r.At < h.wake) {
+	if r.At != never && (h.wake <= w.now || r.At < h.wake) {
 		h.wake = r.At
 		w.after(r.At-w.now, func() { h.arrive(func() {}) })
 	}

@@ -1,7 +1,6 @@
 package owner
 
 import (
-	"hash/fnv"
 	"slices"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
 )
 
@@ -67,12 +67,10 @@ type Half interface {
 
 // New returns the owner of the claims of an instance.
 func New(cfg Config) *Owner {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(cfg.Host + "/" + cfg.Instance)) // it never fails
 	keys := wire.Keys{Keys: cfg.Keys}
 	o := &Owner{
 		keys: keys, prefix: keys.Offers(cfg.Host, cfg.Instance),
-		memory: memory{keys: keys, hash: h.Sum32(), pools: map[string]*known{}},
+		memory: memory{keys: keys, hash: slots.Hash(cfg.Host, cfg.Instance), pools: map[string]*known{}},
 		offers: newOffers(), outcomes: &outcomes{counts: newCounts()}, space: &Space{},
 	}
 	o.queue = newQueue(cfg, o.space)

@@ -1,5 +1,7 @@
 package slots
 
+import "hash/fnv"
+
 // Unlimited is the limit of a pool without one.
 const Unlimited = -1
 
@@ -55,4 +57,11 @@ func (l layout) first(hash uint32) int {
 		return 0
 	}
 	return int(hash%uint32(ceil(l.limit, l.group))) * l.group
+}
+
+// Hash returns the hash of an instance, by which instances are spread over what all of them use.
+func Hash(host, instance string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(host + "/" + instance)) // it never fails
+	return h.Sum32()
 }
