@@ -67,31 +67,15 @@ func patienceOf(kind wire.Kind, hash uint32, takeOvers int) time.Duration {
 	return p
 }
 
-// isRecent reports whether a take-over counts at a time. One in the future counts too, as clocks differ, but not by more
-// than it is remembered.
-func isRecent(takeOver, wall time.Time) bool {
-	d := wall.Sub(takeOver)
-	return d < remembered && d > -remembered
-}
-
-// recent returns the take-overs that count at a time.
+// recent returns the take-overs that count at a time, the last ones of many. One in the future counts too, as clocks differ,
+// but not by more than it is remembered.
 func recent(takeOvers []time.Time, wall time.Time) (all []time.Time) {
 	for _, t := range takeOvers {
-		if isRecent(t, wall) {
+		if d := wall.Sub(t); d < remembered && d > -remembered {
 			all = append(all, t)
 		}
 	}
 	return all[max(0, len(all)-keptTakeOvers):]
-}
-
-// countRecent returns how many take-overs count at a time.
-func countRecent(takeOvers []time.Time, wall time.Time) (n int) {
-	for _, t := range takeOvers {
-		if isRecent(t, wall) {
-			n++
-		}
-	}
-	return n
 }
 
 // isNew reports whether there is a take-over that is not among those known.

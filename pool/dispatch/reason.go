@@ -99,7 +99,7 @@ func (s *Succession) outranks() bool {
 // a later version of berth may have put it, and be alive.
 func (s *Succession) silence(wall time.Time) (due time.Duration, ok bool) {
 	from, ok := s.sight.silence(s.own.Demands, s.since, s.kind == wire.Coordinator)
-	return from + patienceOf(s.kind, s.hash, countRecent(s.sight.role.TakeOvers, wall)), ok
+	return from + patienceOf(s.kind, s.hash, len(recent(s.sight.role.TakeOvers, wall))), ok
 }
 
 // nextPoll returns when role and mark are to be polled, as far as the instance's own polls do not show them.

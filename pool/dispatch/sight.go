@@ -29,9 +29,8 @@ type sight struct {
 
 	mark    int64 // the revision at which the mark was put; 0 is none
 	markAt  int64
-	demands bool // that the mark shows
-	life    int64
-	same    time.Duration // since when the role and the life are the same
+	demands bool          // that the mark shows
+	same    time.Duration // since when the role is the same, and no mark was put
 
 	polled time.Duration // when the last poll was sent that has shown both as they are
 }
@@ -74,9 +73,8 @@ func (s *sight) seeMark(now time.Duration, at int64, key string, kv *mvccpb.KeyV
 		return
 	}
 	m, err := wire.DecodeMark(key, kv.Value)
-	s.mark, s.demands = kv.ModRevision, m.Demands || err != nil
-	if s.mark > s.life {
-		s.life, s.same = s.mark, now
+	if s.demands = m.Demands || err != nil; s.mark != kv.ModRevision {
+		s.mark, s.same = kv.ModRevision, now
 	}
 }
 
