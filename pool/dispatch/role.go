@@ -20,10 +20,8 @@ const (
 	// holderPoll is how often the dispatcher polls its role, if its watch is silent: as often as claims that wait are polled
 	// at least.
 	holderPoll = 5 * time.Second
-	// pollAgain is the pause after a poll without an answer. A poll that was not answered at all counts as lost after
-	// pollLost, the longest interval of polls.
+	// pollAgain is the pause after a poll without an answer.
 	pollAgain = 500 * time.Millisecond
-	pollLost  = 5 * time.Second
 	// takeAgain is the pause after a transaction whose outcome is unknown, or that etcd has refused because of its lease.
 	takeAgain = 500 * time.Millisecond
 	// deniedAgain is the pause after a transaction that etcd has refused for want of rights.
@@ -51,7 +49,7 @@ type Instance struct {
 type Ready struct {
 	// Txn is to be sent, with the answer given to [Succession.Answer]; nil without one.
 	Txn *pb.TxnRequest
-	// Poll is set if role and mark are to be read now: see [Succession.Polled].
+	// Poll is set while role and mark are to be read: see [Succession.Polled] and [Succession.Unanswered].
 	Poll bool
 	// Lease is set if the instance would take the role, and has no lease for it: one is to be granted, and shown to
 	// [Succession.Set].
@@ -211,9 +209,9 @@ func (s *Succession) Ready(now time.Duration, wall time.Time) Ready {
 	} else {
 		r.Lease, at = lease, due
 	}
-	next := s.nextPoll(now, wall)
-	if r.Poll = s.polls.due(now, next); !r.Poll {
-		at = min(at, s.polls.next(next))
+	poll := s.polls.next(s.nextPoll(now, wall))
+	if r.Poll = poll <= now; !r.Poll {
+		at = min(at, poll)
 	}
 	r.Role, r.Done, r.Changed = s.role, s.stage == stageEnded, s.changed
 	s.changed = false

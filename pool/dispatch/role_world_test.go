@@ -68,6 +68,7 @@ type roleHost struct {
 	markedAs int64         // the role under which it was put
 	marking  bool
 	granting bool
+	polling  bool
 	skew     time.Duration
 }
 
@@ -330,7 +331,7 @@ func (h *roleHost) step() {
 	if r.Txn != nil {
 		h.request(r.Txn, func(resp *pb.TxnResponse, err error) { h.Answer(w.now, resp, err) })
 	}
-	if r.Poll {
+	if r.Poll && !h.polling {
 		h.pollNow()
 	}
 	if r.Lease && !h.granting {
@@ -350,7 +351,9 @@ func (h *roleHost) step() {
 
 func (h *roleHost) pollNow() {
 	sent := h.w.now
+	h.polling = true
 	h.request(&pb.TxnRequest{Success: h.Reads()}, func(resp *pb.TxnResponse, err error) {
+		h.polling = false
 		if err != nil {
 			h.Unanswered(h.w.now, sent, err)
 			return

@@ -69,7 +69,6 @@ func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 // act polls if it is time, and has the succession decide.
 func (p *polls) act(ctx context.Context, now time.Duration, wall time.Time) {
 	waiting := p.owner.Waiting() > 0
-	p.ready.Poll = false
 	p.decide(now, wall)
 	if p.ready.Lease && p.hosting.acquire() {
 		p.decide(now, wall)
@@ -106,11 +105,9 @@ func (p *polls) full(now time.Duration) bool {
 // decide has the succession decide.
 func (p *polls) decide(now time.Duration, wall time.Time) {
 	p.succession.Set(now, dispatch.Instance{Leads: p.leads, Demands: p.owner.Queued() > 0 || p.owner.Left(), Waiting: p.hosting.demands() > 0, Lease: p.hosting.lease})
-	poll := p.ready.Poll
 	if p.ready = p.succession.Ready(now, wall); p.ready.Changed {
 		p.owner.RoleChanged()
 	}
-	p.ready.Poll = p.ready.Poll || poll
 }
 
 // poll reads the offers to this instance, its demands, the role and the mark in one transaction.
