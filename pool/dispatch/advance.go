@@ -19,7 +19,6 @@ const declinedFor = time.Second
 // next demand.
 type advances struct {
 	there    map[wire.OfferKey]bool // as the view shows it
-	await    awaited[wire.OfferKey]
 	declined map[wire.OfferKey]time.Duration
 	own      map[string]bool // pools in which the dispatcher's own instance may do so
 	put      []wire.OfferKey // to be put, and deleted, after the last plan
@@ -27,16 +26,16 @@ type advances struct {
 }
 
 func newAdvances() advances {
-	return advances{there: map[wire.OfferKey]bool{}, await: awaited[wire.OfferKey]{}, declined: map[wire.OfferKey]time.Duration{}, own: map[string]bool{}}
+	return advances{there: map[wire.OfferKey]bool{}, declined: map[wire.OfferKey]time.Duration{}, own: map[string]bool{}}
 }
 
-// show records that the view shows a key, or that it was deleted.
-func (a *advances) show(key wire.OfferKey, deleted bool, now time.Duration) {
+// show records that the view shows a key, or that it was deleted: by its owner, unless that was sent.
+func (a *advances) show(key wire.OfferKey, deleted, sent bool, now time.Duration) {
 	if !deleted {
 		a.there[key] = true
 		return
 	}
-	if _, sent := a.await[key]; a.there[key] && !sent {
+	if a.there[key] && !sent {
 		a.declined[key] = now
 	}
 	delete(a.there, key)
@@ -59,10 +58,10 @@ func (a *advances) begin(now time.Duration) {
 }
 
 // want records which owners of a pool may have an advance offer, of those that have one or could.
-func (a *advances) want(key wire.OfferKey, may bool, revision int64) {
+func (a *advances) want(key wire.OfferKey, may bool) {
 	_, declined := a.declined[key]
 	switch there := a.there[key]; {
-	case there == may || a.await.waits(key, revision):
+	case there == may:
 	case there:
 		a.drop = append(a.drop, key)
 	case !declined:
@@ -87,15 +86,15 @@ func (a *advances) sort() {
 	slices.SortFunc(a.drop, compareKeys)
 }
 
-// in reports whether there is a key for a pool, or may be.
-func (a *advances) in(pool string) bool {
-	for key := range a.await {
-		if key.Advance == pool {
+// advanced reports whether there is an advance offer in a pool, or may be.
+func (d *Dispatcher) advanced(pool string) bool {
+	for key := range d.await {
+		if of, err := d.keys.OfferKey(key); err == nil && of.Advance == pool {
 			return true
 		}
 	}
-	for key := range a.there {
-		if key.Advance == pool {
+	for of := range d.advances.there {
+		if of.Advance == pool {
 			return true
 		}
 	}
@@ -150,9 +149,9 @@ func (p *plan) planAdvances() {
 		r, o := ranks[f], p.d.owners.all[instance{key.Host, key.Instance}]
 		switch {
 		case r == nil || o == nil || o.passing != served:
-			a.want(key, false, p.d.view.revision)
+			a.want(key, false)
 		case r.byOwner[o] == nil && (late[f] || r.blocks != nil): // what it wants next ranks behind
-			a.want(key, false, p.d.view.revision)
+			a.want(key, false)
 		}
 	}
 }
@@ -239,7 +238,7 @@ func (p *plan) advance(f *followed, r *rank) (late bool) {
 		key := wire.OfferKey{Host: o.host, Instance: o.name, Name: -1, Advance: f.name}
 		switch {
 		case o.instance != p.d.self:
-			p.d.advances.want(key, may && (holds || p.d.advances.there[key]), p.d.view.revision)
+			p.d.advances.want(key, may && (holds || p.d.advances.there[key]))
 		case may && holds:
 			p.d.advances.allow(f.name)
 		}

@@ -33,10 +33,8 @@ type openStage int
 
 const (
 	sending  openStage = iota // its put has no answer
-	unsure                    // the outcome of its put is unknown
-	put                       // it can be seen
+	put                       // it is there, or may be
 	revoking                  // its deletion was sent
-	revoked                   // it was deleted or, in memory, committed, which the view does not show yet
 	closed                    // it is gone
 )
 
@@ -46,12 +44,16 @@ type open struct {
 	owner *owner
 	loans []*loan
 	stage openStage
-	// at is the revision of the put, or from revoked on that of the deletion, and since the time of the put.
+	// at is the revision of the put, or one after which it can't happen, and since the time of the answer.
 	at    int64
 	since time.Duration
-	there bool // the view shows the key
-	keys  int  // that the claims take
+	there bool  // the view shows the key
+	gone  int64 // the revision of a view that no longer has it; 0 is not known
+	keys  int   // that the claims take
 }
+
+// own reports whether it is an offer to the dispatcher's own instance, in memory.
+func (o *open) own() bool { return o.key.Host == "" }
 
 // book is the offers that are open.
 type book struct {
@@ -59,16 +61,15 @@ type book struct {
 	// own are those to the dispatcher's own instance, which are in memory: by demand, and the revisions at which they
 	// were committed.
 	own     map[wire.DemandRef][]*open
-	queue   []*open           // in the order in which they were put; some are closed
-	perPool map[*followed]int // claims in open offers
-	whole   map[*followed]int // of those, claims that are alone in their pools
-	leaving []*open           // those that are gone when the view is at a revision
-	// foreign are keys that are in etcd and that are none of these, and whether their deletion was sent.
-	foreign map[wire.OfferKey]bool
+	queue   []*open                // in the order in which they were put; some are closed
+	perPool map[*followed]int      // claims in open offers
+	whole   map[*followed]int      // of those, claims that are alone in their pools
+	leaving []*open                // those that are gone when the view is at a revision, unless it shows them
+	strays  map[wire.OfferKey]bool // keys that are in etcd and to be deleted, as they are none of these
 }
 
 func newBook() book {
-	return book{keys: map[wire.OfferKey]*open{}, own: map[wire.DemandRef][]*open{}, perPool: map[*followed]int{}, whole: map[*followed]int{}, foreign: map[wire.OfferKey]bool{}}
+	return book{keys: map[wire.OfferKey]*open{}, own: map[wire.DemandRef][]*open{}, perPool: map[*followed]int{}, whole: map[*followed]int{}, strays: map[wire.OfferKey]bool{}}
 }
 
 // lend counts a loan, which an offer is going to have.
@@ -100,22 +101,16 @@ func (b *book) addOwn(o *open) {
 	b.own[o.loans[0].demand.ref] = append(b.own[o.loans[0].demand.ref], o)
 }
 
-// answered records that the put of a key was answered, or has been seen after its outcome was unknown.
-func (b *book) answered(o *open, revision int64, now time.Duration) {
-	if o.stage == sending || o.stage == unsure {
-		o.stage, o.at, o.since = put, revision, now
-		b.queue = append(b.queue, o)
+// put records that a key was put at a revision, or that it can't be after it. When the view is at that revision it shows the key,
+// or the key is gone.
+func (b *book) put(o *open, revision int64, now time.Duration) {
+	if o.stage != sending {
+		return
 	}
-}
-
-// unanswered records that the outcome of a put is unknown, and with a revision that it can't happen later.
-func (b *book) unanswered(o *open, revision int64, now time.Duration) {
-	switch {
-	case o.stage != sending && o.stage != unsure:
-	case o.there:
-		b.answered(o, o.at, now)
-	default:
-		o.stage = unsure
+	o.stage, o.since = put, now
+	b.queue = append(b.queue, o)
+	if !o.there {
+		o.at = revision
 		b.leave(o, revision)
 	}
 }
@@ -130,18 +125,11 @@ func (b *book) revoke(o *open, sent bool) {
 	}
 }
 
-// leave records that an offer can't be committed after a revision. When the view is at that revision, the offer is gone,
-// or its key is there.
+// leave records that an offer can't be committed after a revision. When the view is at that revision, the offer is gone, unless its
+// key is shown.
 func (b *book) leave(o *open, revision int64) {
-	if o.stage == closed {
-		return
-	}
-	if o.stage == revoking || o.key.Host == "" {
-		o.stage = revoked
-	}
-	if o.at = revision; revision > 0 {
-		b.leaving = append(b.leaving, o)
-	}
+	o.gone = revision
+	b.leaving = append(b.leaving, o)
 }
 
 // left returns the offers that are gone at a revision of the view.
@@ -149,8 +137,8 @@ func (b *book) left(revision int64) (all []*open) {
 	kept := b.leaving[:0]
 	for _, o := range b.leaving {
 		switch {
-		case o.stage != revoked && o.stage != unsure: // it was seen
-		case o.at <= revision:
+		case o.gone == 0: // it was shown
+		case o.gone <= revision:
 			all = append(all, o)
 		default:
 			kept = append(kept, o)
@@ -161,25 +149,17 @@ func (b *book) left(revision int64) (all []*open) {
 }
 
 // show records that a key of the dispatcher was seen.
-func (b *book) show(o *open, revision int64, now time.Duration) {
-	switch o.there = true; o.stage {
-	case sending:
-		o.at = revision
-	case unsure:
-		b.answered(o, revision, now)
-	}
-}
+func (b *book) show(o *open, revision int64) { o.there, o.at, o.gone = true, revision, 0 }
 
-// hide records that no key has been seen, and returns the offers whose keys had to be there at a revision.
-func (b *book) hide(revision int64) (had []*open) {
+// hide records that no key has been seen: those that had to be there at a revision are gone, unless they are shown.
+func (b *book) hide(revision int64) {
 	for _, o := range b.keys {
-		if o.there || o.stage != sending && o.stage != unsure && o.at <= revision {
-			had = append(had, o)
+		if o.there || o.stage != sending && o.at <= revision {
+			b.leave(o, revision)
 		}
 		o.there = false
 	}
-	clear(b.foreign)
-	return had
+	clear(b.strays)
 }
 
 // remove removes a key that is gone.
@@ -204,63 +184,25 @@ func (b *book) takeOwn(ref wire.DemandRef) *open {
 	return o
 }
 
-// expired returns the keys that were put at or before a time and are open, for the caller to judge, and when the next
-// one was.
-func (b *book) expired(before time.Duration) (all []*open, next time.Duration, ok bool) {
-	kept := b.queue[:0]
-	for i, o := range b.queue {
-		if o.stage == closed {
-			continue
-		}
-		kept = append(kept, o)
-		if o.since <= before {
-			if o.stage == put {
-				all = append(all, o)
-			}
-			continue
-		}
-		next, ok = o.since, true
-		kept = append(kept, b.queue[i+1:]...)
-		break
-	}
-	b.queue = kept
-	return all, next, ok
+// opened returns the keys that are open, in the order in which they were put.
+func (b *book) opened() []*open {
+	b.queue = slices.DeleteFunc(b.queue, func(o *open) bool { return o.stage == closed })
+	return b.queue
 }
 
-// see records whether a key is in etcd that is none of the dispatcher's. It is to be deleted, and its name is not used
-// before it is gone.
+// see records whether a key is in etcd that is to be deleted: its name is not used before it is gone.
 func (b *book) see(k wire.OfferKey, there bool) {
-	if _, ok := b.foreign[k]; !ok && there {
-		b.foreign[k] = false
-	} else if !there {
-		delete(b.foreign, k)
+	if b.strays[k] = true; !there {
+		delete(b.strays, k)
 	}
-}
-
-// dropping records whether the deletion of such a key is under way or was carried out.
-func (b *book) dropping(k wire.OfferKey, sent bool) {
-	if _, ok := b.foreign[k]; ok {
-		b.foreign[k] = sent
-	}
-}
-
-// strays returns the keys that are to be deleted.
-func (b *book) strays() (all []wire.OfferKey) {
-	for k, sent := range b.foreign {
-		if !sent {
-			all = append(all, k)
-		}
-	}
-	slices.SortFunc(all, compareKeys)
-	return all
 }
 
 // newKey returns the offers key of an owner with the lowest free name, which is then in use.
 func (b *book) newKey(o *owner) wire.OfferKey {
-	key := wire.OfferKey{Host: o.host, Instance: o.name}
+	key := o.offersKey(0)
 	for {
 		key.Name = o.newName(key.Name)
-		if _, ok := b.foreign[key]; !ok {
+		if !b.strays[key] {
 			return key
 		}
 		o.unname(key.Name)

@@ -64,7 +64,7 @@ func TestPlansCostWhatTheyDo(t *testing.T) {
 		r.d.plan(r.now)
 		began := r.d.Counts()[Examined]
 		r.free(0, tc.free)
-		keys := r.d.plan(r.now)
+		keys := r.d.plan(r.now).keys
 		offers := 0
 		for _, o := range keys {
 			offers += len(o.loans)
@@ -85,7 +85,7 @@ func TestManyWaitersOfOneHostAreServedInProportion(t *testing.T) {
 		waiters(r, 100, n, 1)
 		r.demand("other", 0, ask(0, "db=200")) // it is never served
 		for served := 0; served < n/wire.MaxDemands*wire.MaxDemands; {
-			keys := r.d.plan(r.now)
+			keys := r.d.plan(r.now).keys
 			if len(keys) == 0 {
 				r.free(served%100, served%100+10)
 			}
@@ -152,7 +152,7 @@ func BenchmarkPlan(b *testing.B) {
 			waiters(r, 1000, tc.waiters, tc.hosts)
 			r.free(0, tc.free)
 			for b.Loop() {
-				for _, o := range r.d.plan(r.now) {
+				for _, o := range r.d.plan(r.now).keys {
 					r.d.closed(o, r.now)
 				}
 			}

@@ -34,17 +34,15 @@ type Dispatcher struct {
 	order    order
 	owners   owners
 	book     book
+	await    awaited
 	pending  pending
 	advances advances
 	silence  silence
 	mark     mark
 	flight   *flight
-	own      []wire.Offer // not returned yet
-	gone     []*open      // keys that the revision under way has deleted
-	// unwanted are keys to be deleted because their owners have no demands.
-	unwanted map[wire.OfferKey]bool
-	dirty    bool // something has changed since the last plan
-	planAt   time.Duration
+	own      []wire.Offer     // not returned yet
+	dirty    bool             // something has changed since the last plan, or that had to leave something out
+	planAt   time.Duration    // when the next one is made though nothing has changed
 	failing  map[*demand]bool // demands with two or more offers that came to nothing
 	pace     pace
 	counts   Counts
@@ -60,9 +58,10 @@ func New(o Options) *Dispatcher {
 		order:   order{lanes: map[string]*lane{}},
 		owners:  owners{all: map[instance]*owner{}, byHost: map[string]map[*owner]bool{}, toPass: map[*owner]bool{}},
 		book:    newBook(),
+		await:   awaited{},
 		pending: newPending(), advances: newAdvances(),
 		mark:    mark{lease: o.Lease},
-		failing: map[*demand]bool{}, planAt: never, unwanted: map[wire.OfferKey]bool{},
+		failing: map[*demand]bool{}, planAt: never,
 	}
 }
 
@@ -93,14 +92,12 @@ func (d *Dispatcher) Wants() []string { return d.view.read() }
 // it. A listing of all replaces what is known: it is to be made again whenever events may be missing. Other pools of demands are
 // read next. Pools that were read too early, or at revision 0, for not at all, are to be read again.
 func (d *Dispatcher) Listed(l Listing, now time.Duration) {
-	var had []*open
 	var early []*mvccpb.Event
 	if l.All {
 		d.mark.current(now)
 		d.view.begin(l.Revision)
-		d.pending.reset()
-		had = d.book.hide(l.Revision)
-		d.owners.unpass(l.Revision)
+		d.book.hide(l.Revision)
+		d.owners.unpass()
 		d.advances.hide()
 		for name, p := range d.view.pools {
 			switch {
@@ -131,15 +128,10 @@ func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 			d.apply(ev, now)
 		}
 	}
-	for _, o := range had {
-		if !o.there {
-			d.closed(o, now)
-		}
-	}
-	for _, o := range d.owners.all {
-		d.owners.forget(o)
-	}
 	d.shown(now)
+	for _, o := range d.owners.all {
+		d.left(o)
+	}
 }
 
 // listed forgets what is known of a pool that was read, and returns the events that came meanwhile.
@@ -220,12 +212,6 @@ func (d *Dispatcher) apply(ev *mvccpb.Event, now time.Duration) {
 	d.touch()
 }
 
-// touch has the next transaction planned again, and planned again what it has not got in.
-func (d *Dispatcher) touch() { d.dirty = true }
-
-// plannedAt records that a plan was made, and when the next one is to be made although nothing has changed.
-func (d *Dispatcher) plannedAt(again bool, at time.Duration) { d.dirty, d.planAt = again, at }
-
 // applyPool records a key of a pool. It is false if that changes nothing, since the pool has no demands.
 func (d *Dispatcher) applyPool(ev *mvccpb.Event, key string, deleted bool, now time.Duration) bool {
 	name, rest := d.view.poolOf(key)
@@ -298,11 +284,8 @@ func (d *Dispatcher) shown(now time.Duration) {
 		d.regroup(name)
 	}
 	clear(d.changed)
-	d.closeGone(now)
 	for _, o := range d.book.left(d.view.revision) {
-		if !o.there || o.stage == revoked {
-			d.closed(o, now)
-		}
+		d.closed(o, now)
 	}
 }
 
@@ -402,29 +385,22 @@ func (d *Dispatcher) end(x *demand, s stage) {
 	d.left(x.owner)
 }
 
-// left acts on that an owner may have no demands.
+// left acts on that an owner may have no demands: it need not be passed.
 func (d *Dispatcher) left(o *owner) {
 	if !o.idle() {
 		return
 	}
-	for n := range o.names {
-		d.unwant(wire.OfferKey{Host: o.host, Instance: o.name, Name: n})
+	if o.passing == passed {
+		d.book.see(o.passedKey(), true)
 	}
-	switch o.passing {
-	case passes:
-		d.owners.pass(o, served)
-	case passed:
-		d.unwant(o.passedKey())
-	}
+	d.owners.pass(o, served)
 	d.owners.forget(o)
 }
 
 // Busy reports whether there are demands, offers or pending pools.
 func (d *Dispatcher) Busy() bool {
-	if len(d.owners.all)+len(d.book.keys)+len(d.book.own)+len(d.book.leaving)+len(d.book.foreign) > 0 {
-		return true
-	}
-	return len(d.view.pending)+len(d.pending.await)+len(d.advances.there)+len(d.advances.await) > 0
+	offers := len(d.book.keys) + len(d.book.own) + len(d.book.leaving) + len(d.book.strays) + len(d.advances.there)
+	return len(d.owners.all)+offers+len(d.view.pending)+len(d.await) > 0
 }
 
 // Sleep ends that the dispatcher follows pools, if there is nothing to follow: no demands, offers or pending pools for a
@@ -439,8 +415,7 @@ func (d *Dispatcher) Sleep(now time.Duration) (revision int64, ok bool) {
 
 // age forgets pools that have had no demands for a while.
 func (d *Dispatcher) age(now time.Duration) {
-	d.pending.await.age(d.view.revision)
-	d.advances.await.age(d.view.revision)
+	d.await.age(d.view.revision)
 	for _, p := range d.view.byIndex {
 		if p == nil || p.known == reading || now-p.used <= forgetAfter {
 			continue

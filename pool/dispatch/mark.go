@@ -48,8 +48,8 @@ func (m *mark) idle(now time.Duration) bool {
 	return m.placed && !m.demands && now-m.put >= markEvery && !m.stale(now)
 }
 
-// key returns its put, which is sent at a time.
-func (m *mark) key(demands bool, now time.Duration) wire.Mark {
+// next returns the one that is put at a time.
+func (m *mark) next(demands bool, now time.Duration) wire.Mark {
 	m.put, m.demands, m.placed = now, demands, true
 	return wire.Mark{Demands: demands}
 }

@@ -96,9 +96,9 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 			}
 		}},
 		"a number is lent to one owner at a time":              {before: forget(func(*open) bool { return true })},
-		"a loan ends when the view shows that the key is gone": {before: forget(func(o *open) bool { return o.stage == revoking || o.stage == revoked && o.key.Host != "" })},
-		"an offer in memory is open until the view shows it":   {before: forget(func(o *open) bool { return o.key.Host == "" && o.stage == revoked })},
-		"a put without an answer counts":                       {before: forget(func(o *open) bool { return o.stage == unsure })},
+		"a loan ends when the view shows that the key is gone": {before: forget(func(o *open) bool { return o.stage == revoking })},
+		"an offer in memory is open until the view shows it":   {before: forget(func(o *open) bool { return o.own() && o.gone > 0 })},
+		"a put without an answer counts":                       {before: forget(func(o *open) bool { return o.stage == put && !o.own() && !o.there })},
 		"an owner has a bound": {before: func(d *Dispatcher, _ *queueWorld) {
 			for _, o := range d.owners.all {
 				clear(o.open)
@@ -175,7 +175,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				}
 			}
 		}},
-		"a key that is not known is deleted": {before: func(d *Dispatcher, _ *queueWorld) { clear(d.book.foreign) }},
+		"a key that is not known is deleted": {before: func(d *Dispatcher, _ *queueWorld) { clear(d.book.strays) }},
 		"an advance offer ends": {txn: drop(func(_ *queueWorld, op *pb.RequestOp) bool {
 			return strings.Contains(string(op.GetRequestDeleteRange().GetKey()), "/advance~")
 		})},

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -17,7 +16,8 @@ func (d *Dispatcher) applyOffer(kv *mvccpb.KeyValue, key string, deleted bool, n
 	}
 	of := instance{name.Host, name.Instance}
 	if name.Advance != "" {
-		d.advances.show(name, deleted, now)
+		_, sent := d.await[key]
+		d.advances.show(name, deleted, sent, now)
 		return
 	}
 	if name.Passed() {
@@ -29,12 +29,12 @@ func (d *Dispatcher) applyOffer(kv *mvccpb.KeyValue, key string, deleted bool, n
 	case o == nil:
 		d.book.see(name, !deleted)
 	case !deleted:
-		d.book.show(o, kv.ModRevision, now)
+		d.book.show(o, kv.ModRevision)
 	default:
 		if o.stage != revoking {
 			d.owners.write(of, kv.ModRevision)
 		}
-		d.gone = append(d.gone, o)
+		d.book.leave(o, kv.ModRevision)
 	}
 }
 
@@ -43,8 +43,8 @@ func (d *Dispatcher) closed(o *open, now time.Duration) {
 	if o.stage == closed {
 		return
 	}
-	was := o.stage
-	if d.book.remove(o); o.key.Host != "" {
+	declined := o.stage != revoking && (o.there || o.own())
+	if d.book.remove(o); !o.own() {
 		o.owner.unname(o.key.Name)
 	}
 	for _, l := range o.loans {
@@ -62,7 +62,7 @@ func (d *Dispatcher) closed(o *open, now time.Duration) {
 			how = Committed
 			d.silence.took(now, now-o.since)
 			d.comesToNothing(x, false)
-		case x.stage == waits && (was == put || was == revoked && o.key.Host == ""):
+		case x.stage == waits && declined:
 			x.declined(now)
 			d.comesToNothing(x, x.fails > 1)
 			how = Declined
@@ -81,14 +81,6 @@ func (d *Dispatcher) comesToNothing(x *demand, is bool) {
 	if delete(d.failing, x); is {
 		d.failing[x] = true
 	}
-}
-
-// closeGone ends the offers whose keys the view has shown to be gone.
-func (d *Dispatcher) closeGone(now time.Duration) {
-	for _, o := range d.gone {
-		d.closed(o, now)
-	}
-	d.gone = nil
 }
 
 // offerOwn offers to the dispatcher's own instance.
@@ -129,9 +121,9 @@ func (b *book) all() (all []*open) {
 		all = append(all, own...)
 	}
 	for _, o := range b.leaving {
-		if o.key.Host == "" && o.stage != closed {
+		if o.own() {
 			all = append(all, o)
 		}
 	}
-	return slices.Compact(all)
+	return all
 }

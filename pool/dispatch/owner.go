@@ -4,16 +4,16 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/pool/slots"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // passing is how far it has come that an owner is passed, because it was silent after an offer.
 type passing int
 
 const (
-	served  passing = iota
-	passes          // the key that says so is to be put
-	putting         // its put was sent, and is not seen yet
-	passed          // until that key is gone
+	served passing = iota
+	passes         // the key that says so is to be put, and is not seen yet
+	passed         // until that key is gone
 )
 
 // owner is an instance that has demands or open offers.
@@ -25,7 +25,6 @@ type owner struct {
 	offers  int            // claims in open offers
 	names   map[int]bool   // of offers keys
 	passing passing
-	put     int64           // the revision of the key that says that it is passed, while it is not seen
 	wrote   int64           // the last revision in which it has written
 	silent  []time.Duration // when it was silent, within a minute
 }
@@ -90,6 +89,11 @@ func (x *owner) newName(n int) int {
 	return n
 }
 
+// offersKey returns the offers key with a name.
+func (x *owner) offersKey(n int) wire.OfferKey {
+	return wire.OfferKey{Host: x.host, Instance: x.instance.name, Name: n}
+}
+
 // unname ends the use of a name.
 func (x *owner) unname(n int) { delete(x.names, n) }
 
@@ -113,22 +117,16 @@ func (x *owner) often(now time.Duration) bool {
 
 // pass records how far it has come that an owner is passed.
 func (o *owners) pass(x *owner, p passing) {
-	x.passing, x.put = p, 0
+	x.passing = p
 	if delete(o.toPass, x); p == passes {
 		o.toPass[x] = true
 	}
 }
 
-// put records the revision at which the key was put that says that an owner is passed.
-func (o *owners) put(x *owner, revision int64) { x.put = revision }
-
-// unpass records that no owner is passed, before all is read at a revision: the keys that say so will be read again, but
-// for those that were put later.
-func (o *owners) unpass(revision int64) {
+// unpass records that no owner is passed, before all is read: the keys that say so are shown again.
+func (o *owners) unpass() {
 	for _, x := range o.all {
-		if x.passing == passed || x.passing == putting && x.put > 0 && x.put <= revision {
-			x.passing = served
-		}
+		o.pass(x, served)
 	}
 }
 

@@ -25,7 +25,6 @@ const (
 
 // pending is what the dispatcher has done about the keys of pending pools.
 type pending struct {
-	await awaited[string] // by pool
 	// asked is what demands asked for in the last plan, by pool.
 	asked map[*followed]wait
 	part  bool          // the last plan has not seen all demands
@@ -44,11 +43,8 @@ func (p *pending) end() (first bool) {
 }
 
 func newPending() pending {
-	return pending{await: awaited[string]{}, asked: map[*followed]wait{}, again: never}
+	return pending{asked: map[*followed]wait{}, again: never}
 }
-
-// reset forgets what was awaited: all was read.
-func (p *pending) reset() { clear(p.await) }
 
 // ask records what a demand asks for.
 func (p *pending) ask(of *followed, w wait) { p.asked[of] = max(p.asked[of], w) }
@@ -65,13 +61,6 @@ func (p *pending) wakeAt(at time.Duration) { p.again = min(p.again, at) }
 // partly records that a plan ends before it has seen all demands.
 func (p *pending) partly() { p.part = true }
 
-// pendingChange is a part of a transaction.
-type pendingChange struct {
-	pool  string
-	op    *pb.RequestOp
-	count Count
-}
-
 // maybeEnded returns the pools that are pending, if all of their demands are known and have been decided about.
 func (d *Dispatcher) maybeEnded() []string {
 	if len(d.view.pending) == 0 || d.pending.part || !d.view.complete() {
@@ -80,12 +69,19 @@ func (d *Dispatcher) maybeEnded() []string {
 	return slices.Sorted(maps.Keys(d.view.pending))
 }
 
-// pendingChanges returns which pools become pending, and which stop being so.
-func (d *Dispatcher) pendingChanges(now time.Duration) (all []pendingChange) {
+// changePending adds which pools become pending, and which stop being so.
+func (d *Dispatcher) changePending(f *flight, now time.Duration) {
+	n := 0
+	change := func(key string, op *pb.RequestOp, count Count) {
+		if n < maxPending && d.change(f, key, op) {
+			n++
+			d.counts.add(count)
+		}
+	}
 	d.pending.check()
 	for _, name := range d.maybeEnded() {
 		p := d.view.pools[name]
-		if p != nil && d.pending.asked[p] != free || d.pending.await.waits(name, d.view.revision) {
+		if p != nil && d.pending.asked[p] != free {
 			continue
 		}
 		if p != nil && !d.pending.ending {
@@ -95,16 +91,16 @@ func (d *Dispatcher) pendingChanges(now time.Duration) (all []pendingChange) {
 			}
 		}
 		key := d.keys.Pending(name)
-		all = append(all, pendingChange{name, store.Nest(&pb.TxnRequest{
+		change(key, store.Nest(&pb.TxnRequest{
 			Compare: []*pb.Compare{store.ModEquals(key, d.view.pending[name])}, Success: []*pb.RequestOp{store.Delete(key)},
-		}), PendingEnded})
+		}), PendingEnded)
 	}
 	for _, p := range d.view.byIndex {
-		if p == nil || d.pending.asked[p] < failed || d.view.pending[p.name] != 0 || d.pending.await.waits(p.name, d.view.revision) {
+		if p == nil || d.pending.asked[p] < failed || d.view.pending[p.name] != 0 {
 			continue
 		}
 		why := map[wait]Count{failed: PendingFailed, reserves: PendingReserved, short: PendingShort}[d.pending.asked[p]]
-		all = append(all, pendingChange{p.name, store.Put(d.keys.Pending(p.name), wire.EncodeEmpty(), 0), why})
+		key := d.keys.Pending(p.name)
+		change(key, store.Put(key, wire.EncodeEmpty(), 0), why)
 	}
-	return all
 }

@@ -52,8 +52,8 @@ type ownerPool struct {
 	pool *followed
 }
 
-// plan returns the offers keys to be put; what is offered to the dispatcher's own instance is offered by it.
-func (d *Dispatcher) plan(now time.Duration) []*open {
+// plan decides about all demands. It has the offers keys to be put; what is offered to the dispatcher's own instance is offered by it.
+func (d *Dispatcher) plan(now time.Duration) *plan {
 	p := &plan{d: d, now: now, walk: admit.NewWalk(d.view.capacities()), again: never, stopped: map[*followed]stop{}, made: map[*owner]*open{}, held: map[ownerPool]int{}, fits: map[*demand]bool{}}
 	d.pending.begin()
 	for x := range d.failing {
@@ -87,8 +87,7 @@ func (d *Dispatcher) plan(now time.Duration) []*open {
 	if !p.more {
 		p.planAdvances()
 	}
-	d.plannedAt(p.more, p.again)
-	return p.keys
+	return p
 }
 
 // ask records what a demand asks for in all its pools.
@@ -225,7 +224,7 @@ func (p *plan) choose(x *demand) (*loan, bool) {
 			continue
 		}
 		p.stop(n.pool, everything)
-		if p.d.book.perPool[n.pool] > 0 || p.d.advances.in(n.pool.name) {
+		if p.d.book.perPool[n.pool] > 0 || p.d.advanced(n.pool.name) {
 			return nil, false
 		}
 		l.held[i].CompareWhole(max(p.d.view.revision, n.pool.at))

@@ -44,31 +44,25 @@ func (s *silence) patience(now time.Duration) time.Duration {
 	return min(mostPatience, max(leastPatience, 2*max(s.slowest[0], s.slowest[1])))
 }
 
-// silentKeys returns the offers keys that have been there for too long, and those of owners that have no demands.
-func (d *Dispatcher) silentKeys(now time.Duration) (silent []*open) {
-	patience := d.silence.patience(now)
-	old, _, _ := d.book.expired(now - patience)
-	for _, o := range old {
-		if !o.owner.often(now) || now-o.since >= oftenPatience {
+// silentKeys returns the offers keys that their owners have left alone for too long, and when there is another one.
+func (d *Dispatcher) silentKeys(now time.Duration) (silent []*open, next time.Duration) {
+	next = never
+	for _, o := range d.book.opened() {
+		due := o.since + d.silence.patience(now)
+		if due > now {
+			return silent, min(next, due)
+		}
+		if o.owner.often(now) {
+			due = o.since + oftenPatience
+		}
+		switch {
+		case due > now:
+			next = min(next, due)
+		case o.stage == put:
 			silent = append(silent, o)
 		}
 	}
-	return silent
-}
-
-// wakeSilent returns when silentKeys is to be called again.
-func (d *Dispatcher) wakeSilent(now time.Duration) time.Duration {
-	old, next, ok := d.book.expired(now - d.silence.patience(now))
-	at := never
-	if ok {
-		at = next + d.silence.patience(now)
-	}
-	for _, o := range old {
-		if o.owner.often(now) {
-			at = min(at, o.since+oftenPatience)
-		}
-	}
-	return at
+	return silent, next
 }
 
 // silent records that the offers key of an owner was deleted, which it had left alone. It is passed, and so are others of

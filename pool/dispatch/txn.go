@@ -15,25 +15,23 @@ import (
 
 // flight is a transaction without an answer.
 type flight struct {
-	puts    []*open
-	deletes []*open         // of silent owners
-	drops   []wire.OfferKey // other keys
-	passed  []*owner
-	pending []pendingChange
-	advance []wire.OfferKey // to be put
-	ends    []wire.OfferKey // advance offers to be deleted
-	mark    []wire.Mark
+	silent   []*open // to be deleted, as their owners have left them alone
+	unwanted []*open // to be deleted, as their owners have no demands
+	puts     []*open
+	changes  []string // other keys that are put or deleted
+	mark     bool     // it has the sign of life
+	ops      []*pb.RequestOp
 }
 
-// maxDeletes bounds the keys of silent owners that a transaction deletes, other keys, and owners that are passed: what is
-// left follows. maxPending bounds the pools that begin or stop being pending.
+// maxDeletes bounds the keys of silent owners that a transaction deletes, those of owners without demands, other keys, and
+// owners that are passed: what is left follows. maxPending bounds the pools that begin or stop being pending.
 const (
-	maxDeletes = 8
+	maxDeletes = 6
 	maxPending = 6
 )
 
 // MaxOps is the most operations of a transaction of a dispatcher. Etcd accepts 128, in a child what its parents leave.
-const MaxOps = maxKeys + 3*maxDeletes + 2*maxAdvances + maxPending + 1
+const MaxOps = maxKeys + 4*maxDeletes + 2*maxAdvances + maxPending + 1
 
 const (
 	firstRetry = 100 * time.Millisecond
@@ -64,232 +62,193 @@ func (d *Dispatcher) Next(now time.Duration) (*pb.TxnRequest, bool) {
 	d.age(now)
 	d.revoke(f, now)
 	if d.dirty || now >= d.planAt {
-		f.puts = d.plan(now)
+		p := d.plan(now)
+		d.dirty, d.planAt = p.more, p.again
+		d.put(f, p.keys)
 	}
-	f.advance, f.ends = d.advances.next()
-	f.pending = d.pendingChanges(now)
-	f.pending = f.pending[:min(len(f.pending), maxPending)]
+	d.dropStrays(f)
+	d.passSilent(f)
+	d.changeAdvances(f)
+	d.changePending(f, now)
 	if demands := d.Demands() > 0; now >= d.mark.due(demands) && !d.mark.stale(now) {
-		f.mark = append(f.mark, d.mark.key(demands, now))
+		f.mark = true
+		f.ops = append(f.ops, store.Put(d.keys.Mark(), wire.EncodeMark(d.mark.next(demands, now)), d.mark.lease))
 	}
-	ops := d.ops(f)
-	if len(ops) == 0 {
+	if len(f.ops) == 0 {
 		return nil, false
 	}
-	d.fly(f)
-	return &pb.TxnRequest{Compare: []*pb.Compare{store.ModEquals(d.keys.Role(), d.role)}, Success: ops}, true
+	d.flight = f
+	return &pb.TxnRequest{Compare: []*pb.Compare{store.ModEquals(d.keys.Role(), d.role)}, Success: f.ops}, true
 }
 
-// fly records which transaction is under way.
-func (d *Dispatcher) fly(f *flight) { d.flight = f }
+// touch has the next transaction planned again, and planned again what it has not got in.
+func (d *Dispatcher) touch() { d.dirty = true }
 
-// revoke adds the keys that are to be deleted, and owners that are to be passed.
+// revoke adds the offers keys that are to be deleted.
 func (d *Dispatcher) revoke(f *flight, now time.Duration) {
-	f.deletes = d.silentKeys(now)
-	f.deletes = f.deletes[:min(len(f.deletes), maxDeletes)]
-	for _, key := range slices.SortedFunc(maps.Keys(d.unwanted), compareKeys) {
-		if len(f.drops) == maxDeletes {
-			break
-		}
-		delete(d.unwanted, key)
-		if o := d.book.keys[key]; o != nil && o.stage == put && !slices.Contains(f.deletes, o) && o.owner.idle() {
-			f.drops = append(f.drops, key)
-		} else if x := d.owners.all[instance{key.Host, key.Instance}]; key.Passed() && x != nil && x.idle() && x.passing == passed {
-			f.drops = append(f.drops, key)
-		}
+	silent, _ := d.silentKeys(now)
+	f.silent = silent[:min(len(silent), maxDeletes)]
+	for _, o := range f.silent {
+		d.revokeKey(f, o)
 	}
-	for _, key := range d.book.strays() {
-		if len(f.drops) == maxDeletes {
-			break
-		}
-		if d.book.dropping(key, true); !slices.Contains(f.drops, key) {
-			f.drops = append(f.drops, key)
-		}
+	unwanted := d.unwanted()
+	f.unwanted = unwanted[:min(len(unwanted), maxDeletes)]
+	for _, o := range f.unwanted {
+		d.revokeKey(f, o)
 	}
-	for x := range d.owners.toPass {
-		if !slices.Contains(f.drops, x.passedKey()) { // no key can be deleted and put in one transaction
-			f.passed = append(f.passed, x)
-		}
-	}
-	slices.SortFunc(f.passed, func(x, y *owner) int { return compareKeys(x.passedKey(), y.passedKey()) })
-	f.passed = f.passed[:min(len(f.passed), maxDeletes)]
 }
 
-// unwant has a key deleted if its owner still has no demands then.
-func (d *Dispatcher) unwant(key wire.OfferKey) { d.unwanted[key] = true }
+// unwanted returns the offers keys of owners without demands.
+func (d *Dispatcher) unwanted() (all []*open) {
+	for _, x := range d.owners.all {
+		if !x.idle() {
+			continue
+		}
+		for n := range x.names {
+			if o := d.book.keys[x.offersKey(n)]; o.stage == put {
+				all = append(all, o)
+			}
+		}
+	}
+	slices.SortFunc(all, func(x, y *open) int { return compareKeys(x.key, y.key) })
+	return all
+}
 
-// ops returns the operations of a transaction, and records that they are sent.
-func (d *Dispatcher) ops(f *flight) (ops []*pb.RequestOp) {
-	for _, o := range f.puts {
+func (d *Dispatcher) revokeKey(f *flight, o *open) {
+	d.book.revoke(o, true)
+	f.ops = append(f.ops, store.Delete(d.keys.Offer(o.key)))
+}
+
+// put adds offers keys.
+func (d *Dispatcher) put(f *flight, keys []*open) {
+	for _, o := range keys {
 		var list []wire.Offer
 		for _, l := range o.loans {
 			list = append(list, l.offer())
 		}
-		ops = append(ops, store.Put(d.keys.Offer(o.key), wire.EncodeOffers(list), 0))
+		f.ops = append(f.ops, store.Put(d.keys.Offer(o.key), wire.EncodeOffers(list), 0))
 	}
-	for _, o := range f.deletes {
-		d.book.revoke(o, true)
-		ops = append(ops, store.Delete(d.keys.Offer(o.key)))
+	f.puts = keys
+}
+
+// change adds the put or the deletion of a key, unless it is not known yet what has become of the last one.
+func (d *Dispatcher) change(f *flight, key string, op *pb.RequestOp) (added bool) {
+	if d.await.waits(key, d.view.revision) {
+		return false
 	}
-	for _, key := range f.drops {
-		if o := d.book.keys[key]; o != nil {
-			d.book.revoke(o, true)
+	d.await.sent(key)
+	f.changes, f.ops = append(f.changes, key), append(f.ops, op)
+	return true
+}
+
+// dropStrays adds the deletion of keys below offers/ that are none of the dispatcher's.
+func (d *Dispatcher) dropStrays(f *flight) {
+	n := 0
+	for _, of := range slices.SortedFunc(maps.Keys(d.book.strays), compareKeys) {
+		key := d.keys.Offer(of)
+		if n < maxDeletes && d.change(f, key, store.Delete(key)) {
+			n++
 		}
-		ops = append(ops, store.Delete(d.keys.Offer(key)))
 	}
-	for _, x := range f.passed {
-		d.owners.pass(x, putting)
-		ops = append(ops, store.Put(d.keys.Offer(x.passedKey()), wire.EncodeEmpty(), 0))
+}
+
+// passSilent adds the keys that say that owners are passed.
+func (d *Dispatcher) passSilent(f *flight) {
+	n := 0
+	for _, x := range slices.SortedFunc(maps.Keys(d.owners.toPass), func(x, y *owner) int { return compareKeys(x.passedKey(), y.passedKey()) }) {
+		key := d.keys.Offer(x.passedKey())
+		if n < maxDeletes && d.change(f, key, store.Put(key, wire.EncodeEmpty(), 0)) {
+			n++
+		}
 	}
-	for _, key := range f.advance {
-		d.advances.await.sent(key)
-		d.counts.add(Advanced)
-		ops = append(ops, store.Put(d.keys.Offer(key), wire.EncodeEmpty(), 0))
+}
+
+// changeAdvances adds advance offers, and the deletion of those that end.
+func (d *Dispatcher) changeAdvances(f *flight) {
+	put, drop := d.advances.next()
+	for _, of := range put {
+		key := d.keys.Offer(of)
+		if d.change(f, key, store.Put(key, wire.EncodeEmpty(), 0)) {
+			d.counts.add(Advanced)
+		}
 	}
-	for _, key := range f.ends {
-		d.advances.await.sent(key)
-		ops = append(ops, store.Delete(d.keys.Offer(key)))
+	for _, of := range drop {
+		key := d.keys.Offer(of)
+		d.change(f, key, store.Delete(key))
 	}
-	for _, c := range f.pending {
-		d.pending.await.sent(c.pool)
-		d.counts.add(c.count)
-		ops = append(ops, c.op)
-	}
-	for _, m := range f.mark {
-		ops = append(ops, store.Put(d.keys.Mark(), wire.EncodeMark(m), d.mark.lease))
-	}
-	return ops
 }
 
 // Answer takes the answer to Next, or the error that there was instead. It returns true if the outcome is unknown: then
 // the transaction is to be fenced, and the dispatcher sends nothing until Fenced is called.
 func (d *Dispatcher) Answer(resp *pb.TxnResponse, err error, now time.Duration) (unknown bool) {
-	f := d.flight
-	switch {
-	case err != nil && store.OutcomeUnknown(err):
-		for _, o := range f.puts {
-			d.book.unanswered(o, 0, now)
-		}
+	if err != nil && store.OutcomeUnknown(err) {
 		return true
-	case err != nil:
-		d.fly(nil)
-		d.refused(f, now)
-		d.pace.refused(now)
-		d.lose(errors.Is(err, store.ErrLeaseNotFound))
-		return false
-	case !resp.Succeeded:
-		d.fly(nil)
-		d.refused(f, now)
-		d.lose(true)
-		return false
 	}
-	d.fly(nil)
-	d.pace.well()
-	d.carried(f, resp, now)
+	f := d.flight
+	d.flight = nil
+	switch {
+	case err != nil:
+		d.undone(f, 0, now)
+		d.pace.refused(now)
+		d.lost = errors.Is(err, store.ErrLeaseNotFound) // the role is on it
+	case !resp.Succeeded:
+		d.undone(f, 0, now)
+		d.lost = true
+	default:
+		d.pace.well()
+		d.carried(f, resp, now)
+	}
 	d.shown(now)
 	return false
-}
-
-// lose records that the role was lost: its key, and the lease of that key, come and go together.
-func (d *Dispatcher) lose(lost bool) { d.lost = d.lost || lost }
-
-// carried records that a transaction was carried out.
-func (d *Dispatcher) carried(f *flight, resp *pb.TxnResponse, now time.Duration) {
-	revision := resp.Header.Revision
-	for _, o := range f.puts {
-		if d.book.answered(o, revision, now); revision <= d.view.revision && !o.there {
-			d.closed(o, now) // all was read since
-		}
-	}
-	for i, o := range f.deletes {
-		if resp.Responses[len(f.puts)+i].GetResponseDeleteRange().Deleted > 0 {
-			d.silent(o, now)
-		}
-		d.book.leave(o, revision)
-	}
-	for _, key := range f.drops {
-		if o := d.book.keys[key]; o != nil {
-			d.book.leave(o, revision)
-		}
-	}
-	for _, x := range f.passed {
-		if d.owners.put(x, revision); x.passing == putting && revision <= d.view.revision {
-			d.owners.pass(x, served) // all was read since
-			d.owners.forget(x)
-		}
-	}
-	d.answered(f, revision)
-}
-
-// answered records the revision at which a transaction was carried out, or after which it can't be; 0 that it was not.
-func (d *Dispatcher) answered(f *flight, revision int64) {
-	for _, c := range f.pending {
-		d.pending.await.answered(c.pool, revision)
-	}
-	for _, key := range slices.Concat(f.advance, f.ends) {
-		d.advances.await.answered(key, revision)
-	}
-}
-
-// refused records that a transaction was not carried out.
-func (d *Dispatcher) refused(f *flight, now time.Duration) {
-	for _, o := range f.puts {
-		d.closed(o, now)
-	}
-	d.notDeleted(f)
-	for _, x := range f.passed {
-		if x.passing == putting {
-			d.owners.pass(x, passes)
-			d.left(x)
-		}
-	}
-	d.answered(f, 0)
-	if len(f.mark) > 0 {
-		d.mark.failed()
-	}
-	d.touch()
-}
-
-// notDeleted records that keys may not have been deleted.
-func (d *Dispatcher) notDeleted(f *flight) {
-	for _, o := range f.deletes {
-		d.book.revoke(o, false)
-	}
-	for _, key := range f.drops {
-		if o := d.book.keys[key]; o != nil {
-			d.book.revoke(o, false)
-		}
-		d.book.dropping(key, false)
-		if x := d.owners.all[instance{key.Host, key.Instance}]; x != nil && x.idle() {
-			d.unwant(key)
-		}
-	}
 }
 
 // Fenced records that the transaction without an answer can't be carried out after a revision. What it has done is seen
 // when the view is at that revision.
 func (d *Dispatcher) Fenced(revision int64, now time.Duration) {
-	f := d.flight
-	if f == nil {
-		return
+	if f := d.flight; f != nil {
+		d.flight = nil
+		d.undone(f, revision, now)
+		d.shown(now)
 	}
-	d.fly(nil)
-	for _, o := range f.puts {
-		d.book.unanswered(o, revision, now)
-	}
-	d.notDeleted(f)
-	for _, x := range f.passed {
-		if x.passing == putting {
-			d.owners.pass(x, passes)
-			d.left(x)
+}
+
+// carried records that a transaction was carried out.
+func (d *Dispatcher) carried(f *flight, resp *pb.TxnResponse, now time.Duration) {
+	for i, o := range f.silent {
+		if resp.Responses[i].GetResponseDeleteRange().Deleted > 0 {
+			d.silent(o, now)
 		}
 	}
+	for _, o := range f.puts {
+		d.book.put(o, resp.Header.Revision, now)
+	}
+	d.answered(f, resp.Header.Revision)
+}
+
+// undone records that a transaction was not carried out or, with a revision, that it can't be after that one, and may have been before.
+func (d *Dispatcher) undone(f *flight, revision int64, now time.Duration) {
+	for _, o := range f.puts {
+		if revision > 0 {
+			d.book.put(o, revision, now)
+		} else {
+			d.closed(o, now)
+		}
+	}
+	for _, o := range slices.Concat(f.silent, f.unwanted) {
+		d.book.revoke(o, false)
+	}
 	d.answered(f, revision)
-	if len(f.mark) > 0 {
+	if f.mark {
 		d.mark.failed()
 	}
 	d.touch()
-	d.shown(now)
+}
+
+// answered records the revision of the answer to a transaction, 0 if it was not carried out.
+func (d *Dispatcher) answered(f *flight, revision int64) {
+	for _, key := range f.changes {
+		d.await.answered(key, revision)
+	}
 }
 
 // Wake returns when Next is to be called again if nothing happens before.
@@ -297,7 +256,8 @@ func (d *Dispatcher) Wake(now time.Duration) time.Duration {
 	if d.lost || d.flight != nil || d.view.listed == 0 {
 		return never
 	}
-	at := min(d.planAt, d.pending.again, d.wakeSilent(now), d.mark.due(d.Demands() > 0))
+	_, silent := d.silentKeys(now)
+	at := min(d.planAt, d.pending.again, silent, d.mark.due(d.Demands() > 0))
 	if d.dirty {
 		at = now
 	}

@@ -682,7 +682,7 @@ func (w *queueWorld) plans(c *chair) func() {
 			if _, ok := w.openAt[o]; !ok {
 				w.openAt[o] = w.now
 			}
-			many := d.flight != nil && len(d.flight.deletes) == maxDeletes // the others follow
+			many := d.flight != nil && len(d.flight.silent) == maxDeletes // the others follow
 			w.check(many || w.now-w.openAt[o] <= oftenPatience, "silence: %+v was left alone for %v", key, w.now-w.openAt[o])
 		}
 		w.checkAdvances(d, s, grants, counted)
@@ -713,14 +713,16 @@ func (w *queueWorld) checkAdvances(d *Dispatcher, s *state, grants, counted map[
 	if d.pending.part || w.chair.d != d {
 		return
 	}
-	have := maps.Clone(s.advance)
+	have, puts := maps.Clone(s.advance), map[wire.OfferKey]bool{}
 	if d.flight != nil {
-		for _, key := range d.flight.advance {
-			have[key] = true
-			w.seen["advance"]++
-		}
-		for _, key := range d.flight.ends {
-			delete(have, key)
+		for _, op := range d.flight.ops {
+			if key, err := w.keys.OfferKey(string(op.GetRequestPut().GetKey())); err == nil && key.Advance != "" {
+				have[key], puts[key] = true, true
+				w.seen["advance"]++
+			}
+			if key, err := w.keys.OfferKey(string(op.GetRequestDeleteRange().GetKey())); err == nil {
+				delete(have, key)
+			}
 		}
 	}
 	offered := map[instanceDemand]bool{}
@@ -731,7 +733,7 @@ func (w *queueWorld) checkAdvances(d *Dispatcher, s *state, grants, counted map[
 	}
 	for key := range have {
 		of := instance{key.Host, key.Instance}
-		if _, sent := d.advances.await[key]; sent && (d.flight == nil || !slices.Contains(d.flight.advance, key)) {
+		if _, sent := d.await[w.keys.Offer(key)]; sent && !puts[key] {
 			continue // it is being deleted, or nobody knows
 		}
 		p := s.pools[key.Advance]
