@@ -101,11 +101,23 @@ func TestWhoIsOffered(t *testing.T) {
 			r.spec("db", 3, false)
 			r.demand("a", 0, ask(0, "db=1"), ask(1, "db=1"))
 		}, []string{"a-0-0 db=1"}, []string{"db"}},
-		"not with a value that can't be read": {func(r *rig) {
+		"not with a block that can't be read": {func(r *rig) {
 			r.spec("db", 9, false)
-			r.put(store.Put(r.keys.Number("db", 3), []byte("?"), 0))
+			r.put(store.Put(r.keys.Block("db", 0, 3), []byte("?"), 0))
 			r.demand("a", 0, ask(0, "db=1"))
 		}, nil, []string{"db"}},
+		"a slot key holds its number whatever its value": {func(r *rig) {
+			r.spec("db", 2, false)
+			r.put(store.Put(r.keys.Number("db", 0), []byte("?"), 0))
+			r.demand("a", 0, ask(0, "db=1"))
+			r.demand("b", 0, ask(0, "db=1"))
+		}, []string{"a-0-0 db=1"}, []string{"db"}},
+		"and a record": {func(r *rig) {
+			r.spec("db", 2, false)
+			r.put(store.Put(r.keys.Number("db", 0), []byte(`{"v":2,"claim":"c","record":{"colour":1}}`), 0))
+			r.demand("a", 0, ask(0, "db=1"))
+			r.demand("b", 0, ask(0, "db=1"))
+		}, []string{"a-0-0 db=1"}, []string{"db"}},
 		"not with a key that can't be one": {func(r *rig) {
 			r.spec("db", 9, false)
 			r.put(store.Put(r.keys.Slots("db")+"3", []byte("?"), 0))

@@ -144,18 +144,24 @@ func (p *followed) putSpec(key string, kv *mvccpb.KeyValue) error {
 	return err
 }
 
+// putSlot records what a slot key or a block holds: a number, whatever the value is, or what the value of the block says. It is an
+// error if that can't be read, or if the key is none of these.
 func (p *followed) putSlot(k wire.Keys, key string, kv *mvccpb.KeyValue) (h holding, ok bool, err error) {
 	ref, s, err := k.DecodeSlot(key, kv.Value, kv.CreateRevision)
-	if ref != (wire.Ref{}) { // also of a value that can't be read: it holds something
-		p.drop(ref)
-		p.take(ref, s.Block)
-	}
-	if err != nil || s.Record == nil {
+	if ref == (wire.Ref{}) {
 		return h, false, err
+	}
+	p.drop(ref)
+	p.take(ref, s.Block)
+	switch {
+	case err != nil && ref.IsBlock():
+		return h, false, err
+	case s.Record == nil:
+		return h, false, nil
 	}
 	r, err := s.Decode(key)
 	if err != nil {
-		return h, false, err
+		return h, false, nil
 	}
 	h = holding{instance{r.Holder.Host, r.Holder.Instance}, s.Demand, kv.ModRevision}
 	p.claims[ref] = h

@@ -285,13 +285,13 @@ func (w *queueWorld) deletePool(name string) {
 // garbage puts keys below offers/ that no dispatcher knows, or values that can't be read, and deletes the latter again.
 func (w *queueWorld) garbage() {
 	p := w.owners[w.IntN(len(w.owners))]
-	keys := []string{w.keys.Offer(wire.OfferKey{Host: p.host, Instance: p.name, Name: 77}), w.keys.Number(w.pools[0], 999_999), w.keys.Spec(w.pools[len(w.pools)-1])}
+	keys := []string{w.keys.Offer(wire.OfferKey{Host: p.host, Instance: p.name, Name: 77}), w.keys.Number(w.pools[0], 999_999), w.keys.Block(w.pools[0], 0, 999_999), w.keys.Spec(w.pools[len(w.pools)-1])}
 	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(keys[w.IntN(len(keys))], []byte("junk"), 0)}})
 	w.seen["garbage"]++
 }
 
 func (w *queueWorld) tidy() {
-	_, _ = w.etcd.Txn(&pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(w.keys.Number(w.pools[0], 999_999))}})
+	_, _ = w.etcd.Txn(&pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(w.keys.Number(w.pools[0], 999_999)), store.Delete(w.keys.Block(w.pools[0], 0, 999_999))}})
 	for _, p := range w.pools {
 		if s := w.state(w.etcd.Revision()).pools[p]; s == nil || s.bad {
 			w.setSpec(p)
@@ -461,7 +461,7 @@ func (w *queueWorld) state(revision int64) *state {
 		case string:
 			s.pending[v] = true
 		case error:
-			junk = true // the only value of a slot that can't be read
+			junk = true // the only block that can't be read
 		}
 	}
 	s.pools[w.pools[0]].open = s.pools[w.pools[0]].open && !junk
@@ -532,7 +532,7 @@ func (w *queueWorld) decode(kv *mvccpb.KeyValue) any {
 		if slot.Record != nil {
 			one.record, _ = slot.Decode(key)
 		}
-		if v = one; err != nil {
+		if v = one; err != nil && ref.IsBlock() {
 			v = err
 		}
 	case strings.HasSuffix(key, "/spec"):

@@ -183,7 +183,7 @@ func TestReasonsSayWhatKeepsAClaimWaiting(t *testing.T) {
 		"closed":           {func(w byHand) { w.spec("db", 0) }, waiting{needs: db(1)}, "pool 'db' is closed", "", 1, 1},
 		"a lowered limit":  {func(w byHand) { w.spec("db", 1) }, waiting{needs: db(2)}, "pool 'db' has a limit of 1, this claim needs 2", "", 1, 1},
 		"a deleted pool":   {func(byHand) {}, waiting{needs: db(2)}, "pool 'db' does not exist", "", 1, 1},
-		"an unread value":  {func(w byHand) { w.spec("db", 3); w.spoil(w.keys.Number("db", 2)) }, waiting{needs: db(1)}, "pool 'db' has a value that can't be read", "", 1, 1},
+		"an unread value":  {func(w byHand) { w.spec("db", 3); w.spoil(w.keys.Block("db", 0, 2)) }, waiting{needs: db(1)}, "pool 'db' has a value that can't be read", "", 1, 1},
 		"an unread demand": {func(w byHand) { w.spec("db", 3); w.spoil(w.keys.Demands("db", "x", "y") + "1") }, waiting{needs: db(1)}, "waiting its turn (position 1 of 1)", "waiting its turn", 1, 1},
 		"its turn": {
 			func(w byHand) {

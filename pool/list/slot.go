@@ -25,11 +25,12 @@ func (s slot) numbers(ref wire.Ref) []slots.Run {
 	return []slots.Run{{From: ref.Number, To: ref.Number + 1}}
 }
 
-func (s *State) putSlot(kv *mvccpb.KeyValue) error {
+// putSlot records a slot key or a block. With an error it returns what the key names, the zero value if that is none of these.
+func (s *State) putSlot(kv *mvccpb.KeyValue) (wire.Ref, error) {
 	key := string(kv.Key)
 	ref, v, err := s.keys.DecodeSlot(key, kv.Value, kv.CreateRevision)
 	if err != nil {
-		return err
+		return ref, err
 	}
 	is := slot{rev: kv.ModRevision, lease: store.LeaseID(kv.Lease), runs: v.Block.Runs, n: 1}
 	if ref.IsBlock() {
@@ -50,10 +51,10 @@ func (s *State) putSlot(kv *mvccpb.KeyValue) error {
 	p := s.pool(ref.Pool)
 	p.slots[ref] = is
 	p.used += is.n
-	return nil
+	return ref, nil
 }
 
-// unread counts slots of a pool that were not read.
+// unread counts slots of a pool that were not read, or can't be.
 func (p *poolState) unread(n int) { p.used += n }
 
 func (s *State) deleteSlot(key string) {

@@ -40,7 +40,7 @@ type poolState struct {
 	specRev, since int64
 	slots          map[wire.Ref]slot
 	used           int // slots
-	closed         int // keys that can't be read, for which it grants nothing
+	closed         int // keys that can't be read, for which it grants nothing: its spec, blocks, and keys that are none
 }
 
 // exists reports whether the pool has a spec.
@@ -50,8 +50,10 @@ func (p *poolState) exists() bool { return p.specRev != 0 }
 type badKey struct {
 	err   error
 	lease store.LeaseID
-	// closes is the pool that grants nothing because of it, empty if there is none.
-	closes string
+	// pool is that of a spec, a slot key or a block; else it is empty. closes is set if the pool grants nothing because of it: a
+	// slot key holds its number whatever its value is.
+	pool   string
+	closes bool
 }
 
 // New returns a state without keys, at a revision.
@@ -82,22 +84,19 @@ func (s *State) Put(kv *mvccpb.KeyValue) {
 	key := string(kv.Key)
 	kind, name := kindOf(s.keys, key)
 	s.forget(key, kind, name)
-	var err error
-	closes := ""
+	bad := badKey{pool: name, lease: store.LeaseID(kv.Lease)}
 	switch kind {
 	case specKey:
-		closes, err = name, s.putSpec(name, kv)
+		bad.closes, bad.err = true, s.putSpec(name, kv)
 	case slotKey:
-		closes, err = name, s.putSlot(kv)
+		ref, err := s.putSlot(kv)
+		bad.closes, bad.err = ref == (wire.Ref{}) || ref.IsBlock(), err
 	default:
-		err = s.putOther(key, kind, name, kv)
+		bad.pool, bad.err = "", s.putOther(key, kind, name, kv)
 	}
-	if err == nil {
-		return
-	}
-	s.bad[key] = badKey{err, store.LeaseID(kv.Lease), closes}
-	if closes != "" {
-		s.close(closes, 1)
+	if bad.err != nil {
+		s.bad[key] = bad
+		s.count(bad, 1)
 	}
 }
 
@@ -105,7 +104,7 @@ func (s *State) Put(kv *mvccpb.KeyValue) {
 func (s *State) Delete(key string) {
 	kind, name := kindOf(s.keys, key)
 	s.forget(key, kind, name)
-	if p := s.pools[name]; p != nil && !p.exists() && len(p.slots)+p.closed == 0 {
+	if p := s.pools[name]; p != nil && !p.exists() && p.used+p.closed == 0 {
 		delete(s.pools, name)
 	}
 }
@@ -166,9 +165,7 @@ func (s *State) forget(key string, kind kind, name string) {
 	s.outdated()
 	if b, bad := s.bad[key]; bad {
 		delete(s.bad, key)
-		if b.closes != "" {
-			s.close(b.closes, -1)
-		}
+		s.count(b, -1)
 	}
 	delete(s.leases, key)
 	switch kind {
@@ -199,8 +196,16 @@ func (s *State) pool(name string) *poolState {
 	return p
 }
 
-// close counts keys that can't be read and close a pool.
-func (s *State) close(name string, n int) { s.pool(name).closed += n }
+// count counts a key that can't be read, or with -1 one that is gone.
+func (s *State) count(b badKey, n int) {
+	switch {
+	case b.pool == "":
+	case b.closes:
+		s.pool(b.pool).closed += n
+	default:
+		s.pool(b.pool).unread(n)
+	}
+}
 
 func (s *State) putSpec(name string, kv *mvccpb.KeyValue) error {
 	spec, claims, err := wire.DecodeSpec(string(kv.Key), kv.Value, kv.ModRevision)

@@ -95,7 +95,7 @@ func TestAnUnreadableValueClosesItsPoolOnly(t *testing.T) {
 	for seed := range uint64(60) {
 		w := newWorld(seed).run(60)
 		before := w.state()
-		key := one(w, w.keys.Spec("db"), w.keys.Number("db", 999_999), w.keys.Block("db", 49, 1), w.keys.Slots("db")+"x")
+		key := one(w, w.keys.Spec("db"), w.keys.Block("db", 49, 1), w.keys.Slots("db")+"x")
 		w.spoil(key)
 		s := w.state()
 		d, err := s.Pool("db")
@@ -119,6 +119,36 @@ func TestAnUnreadableValueClosesItsPoolOnly(t *testing.T) {
 		if v := s.Verify(); !slices.ContainsFunc(v, func(v pool.Violation) bool { return v.Key == key }) {
 			t.Fatalf("seed %d: %+v", seed, v)
 		}
+	}
+}
+
+// A slot key holds its number whatever its value is, as for those who claim directly, who read no values.
+func TestASlotKeyHoldsItsNumberWhateverItsValue(t *testing.T) {
+	w := newByHand(t)
+	w.spec("db", 3)
+	w.hold("a", "one", db(1))
+	keys := []string{w.keys.Number("db", 2), w.keys.Number("gone", 5)}
+	s := w.state()
+	for _, key := range keys {
+		for range 2 { // it is put again
+			s.Put(&mvccpb.KeyValue{Key: []byte(key), Value: []byte("pear"), CreateRevision: w.rev, ModRevision: w.rev})
+		}
+	}
+	d, err := s.Pool("db")
+	if n := free(s.Space(), "db"); err != nil || d.Problem != "" || d.Claimed != 2 || len(d.Holders) != 1 || n != 1 {
+		t.Errorf("%+v, %v, %d are free", d, err, n)
+	}
+	if found := s.Verify(); len(found) != 2 || found[0].Key != keys[0] {
+		t.Errorf("%+v", found)
+	}
+	if _, err := s.Pool("gone"); err != nil {
+		t.Error(err)
+	}
+	for _, key := range keys {
+		s.Delete(key)
+	}
+	if d, _ := s.Pool("db"); d.Claimed != 1 || len(s.pools) != 1 {
+		t.Errorf("%+v of %d pools", d, len(s.pools))
 	}
 }
 

@@ -53,8 +53,8 @@ func waitingFor(queue []*waiter) map[string]int {
 func (s *State) problems() map[string]string {
 	of := map[string]string{}
 	for _, key := range sortedNames(s.bad) {
-		if b := s.bad[key]; b.closes != "" && of[b.closes] == "" {
-			of[b.closes] = b.err.Error()
+		if b := s.bad[key]; b.closes && of[b.pool] == "" {
+			of[b.pool] = b.err.Error()
 		}
 	}
 	return of

@@ -45,8 +45,12 @@ func TestTurns(t *testing.T) {
 		"a paused pool": {func(w byHand) { w.waits("a", "one", db(2)); w.spec("db", 5, paused) }, "[]", 0, 1},
 		"a pool that can't be read": {func(w byHand) {
 			w.waits("a", "one", db(2))
-			w.write(0, map[string][]byte{w.keys.Number("db", 4): []byte("{")})
+			w.write(0, map[string][]byte{w.keys.Block("db", 0, 4): []byte("{")})
 		}, "[]", 0, 1},
+		"a slot key that can't be read": {func(w byHand) {
+			w.waits("a", "one", db(2))
+			w.write(0, map[string][]byte{w.keys.Number("db", 4): []byte("{")})
+		}, "[a]", 2, 1},
 		"incomplete": {func(w byHand) {
 			ref := w.waits("a", "one", both)
 			w.write(0, map[string][]byte{w.keys.Demand(wire.DemandKey{Pool: "gpu", Host: "one", Instance: "i", Name: ref.Name}): nil})
