@@ -51,12 +51,10 @@ type loop struct {
 func newLoop(e *Engine) *loop {
 	o := newOwner(e.cfg)
 	l := &loop{e: e, owner: o, commits: newWriter(o.Commits(), o.Space()), queue: newWriter(o.Queue(), o.Space()), broker: &broker{}}
-	l.waitings, l.revocations = newWaitings(e, l.broker), newRevocations(l)
-	l.requests = newRequests(o, l.broker, l.waitings, l.revocations)
+	l.waitings, l.revocations, l.requests = newWaitings(e, l.broker), newRevocations(l), newRequests(l)
 	l.polls, l.hosting, l.life = newPolls(l), newHosting(l), newLife(l)
 	l.adoption, l.audit = newAdoption(l), newAudit(l)
 	l.restore, l.follows = newRestore(l), &follows{loop: l}
-	l.requests.begun, l.requests.lost = l.life.granted, l.life.gone
 	return l
 }
 

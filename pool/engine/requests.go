@@ -43,30 +43,15 @@ type entry struct {
 
 // requests is the claims of the instance, by their ids.
 type requests struct {
-	owner *owner.Owner
-	byID  map[string]*entry
-	of    map[*owner.Claim]*entry
-	// begun is called with each claim that is granted, before its request is answered.
-	begun func(*entry)
-	// lost is called with each claim whose slots are gone.
-	lost     func(*entry)
-	stopping bool // nothing new is claimed
-
-	broker      *broker
-	waitings    *waitings
-	revocations *revocations
-
+	*loop
+	byID       map[string]*entry
+	of         map[*owner.Claim]*entry
 	successors successors
 	places     places
-	now        func() time.Duration
-	metrics    *metrics
 }
 
-func newRequests(o *owner.Owner, b *broker, w *waitings, v *revocations) *requests {
-	return &requests{
-		owner: o, successors: successors{}, places: places{}, now: v.e.now, metrics: v.e.metrics,
-		byID: map[string]*entry{}, of: map[*owner.Claim]*entry{}, broker: b, waitings: w, revocations: v,
-	}
+func newRequests(l *loop) *requests {
+	return &requests{loop: l, byID: map[string]*entry{}, of: map[*owner.Claim]*entry{}, successors: successors{}, places: places{}}
 }
 
 // ask asks for a claim. The same request again asks for the same claim. One whose id is of a claim that is ending is asked for
@@ -75,7 +60,7 @@ func (r *requests) ask(c *owner.Claim, a asking, now time.Duration) {
 	req := c.Request()
 	e := r.byID[req.ID]
 	switch {
-	case r.stopping && (e == nil || e.granted == nil):
+	case r.life.stopping && (e == nil || e.granted == nil):
 		a.refuse(errStopped)
 	case e == nil:
 		c = r.places.back(c, now)
@@ -138,7 +123,7 @@ func (r *requests) refused(e *entry, err error) {
 	asked := e.claim.Since()
 	e.request, e.claim = &again, owner.NewClaim(&again)
 	r.of[e.claim] = e
-	r.owner.Claim(e.claim, r.now(), asked)
+	r.owner.Claim(e.claim, r.e.now(), asked)
 }
 
 // leave ends one request for a claim. The last one takes the claim out of the wait queue; its place is kept for a while.
@@ -190,9 +175,8 @@ func (r *requests) release(cl *pool.Claim, reply chan<- error) {
 	r.giveBack(e)
 }
 
-// stop refuses new claims and those that were not granted yet. What they were about to take is released.
+// stop refuses the claims that were not granted yet. What they were about to take is released.
 func (r *requests) stop() {
-	r.stopping = true
 	for c, e := range r.of {
 		if e.granted != nil {
 			continue
@@ -228,7 +212,7 @@ func (r *requests) answer(results []owner.Result) (answered int) {
 			r.stays(e, res.Err)
 		case owner.Lost:
 			e.combinedEnds(res)
-			r.lost(e)
+			r.life.gone(e)
 			r.released(e)
 		case owner.Released:
 			e.combinedEnds(res)
@@ -252,8 +236,8 @@ func (r *requests) grant(e *entry) {
 	r.begin(e)
 	r.waitings.flush(e)
 	r.broker.publish(pool.ClaimGranted, e.request, "")
-	r.metrics.waited(r.now() - e.asked)
-	r.begun(e)
+	r.e.metrics.waited(r.e.now() - e.asked)
+	r.life.granted(e)
 	for _, a := range e.asking {
 		a.reply <- outcome{claim: e.granted}
 	}
@@ -314,7 +298,7 @@ func (r *requests) forget(e *entry) {
 		delete(r.byID, e.request.ID)
 	}
 	for _, s := range r.successors.take(e) {
-		r.ask(s.claim, s.asking, r.now())
+		r.ask(s.claim, s.asking, r.e.now())
 	}
 }
 

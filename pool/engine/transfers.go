@@ -33,13 +33,13 @@ func (c *combined) answer(revision int64, err error) {
 func (r *requests) takeOver(c *owner.Claim, a asking) {
 	id := c.Request().ID
 	switch {
-	case r.stopping:
+	case r.life.stopping:
 		a.refuse(errStopped)
 	case r.byID[id] != nil:
 		a.refuse(problem.New(problem.IDInUse, "claim id %q is used by another claim of this host: use another id", id))
 	default:
-		r.add(&entry{request: c.Request(), claim: c, asking: []asking{a}, asked: r.now()})
-		r.owner.Claim(c, r.now(), time.Now())
+		r.add(&entry{request: c.Request(), claim: c, asking: []asking{a}, asked: r.e.now()})
+		r.owner.Claim(c, r.e.now(), time.Now())
 	}
 }
 
