@@ -65,7 +65,7 @@ func (a *audit) act(ctx context.Context, now time.Duration) {
 	a.held = a.requests.withSlots()
 	ids := slices.Collect(maps.Keys(a.ids))
 	history := a.e.cfg.Backend.History()
-	ctx = store.WithCluster(ctx, a.cluster)
+	ctx = store.WithCluster(ctx, a.restore.cluster)
 	a.e.tasks.Go(func() {
 		keys, gone, err := attached(ctx, a.e.cfg.Backend, ids)
 		a.e.inbox.put(func() { a.listed(ctx, history, keys, gone, err) })

@@ -115,7 +115,7 @@ var errStopped = problem.New(problem.Stopping, "berth is shutting down on this h
 
 // txn sends a transaction, and has the loop take its answer.
 func (e *Engine) txn(ctx context.Context, t *pb.TxnRequest, answer func(*pb.TxnResponse, error)) {
-	ctx = store.WithCluster(ctx, e.cluster)
+	ctx = store.WithCluster(ctx, e.restore.cluster)
 	history := e.cfg.Backend.History()
 	e.tasks.Go(func() {
 		asked := time.Now()

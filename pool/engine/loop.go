@@ -37,7 +37,6 @@ type loop struct {
 	reading  bool // what claims need to know
 	reads    pace
 	answers  answers
-	cluster  uint64 // that all that is known is of; 0 before the first answer
 	several  int    // callers that were answered since the last transaction
 	agedAt   time.Duration
 	prepared bool
@@ -102,7 +101,6 @@ func (l *loop) collect() {
 // act sends what there is to send, and returns when to look again if nothing happens before.
 func (l *loop) act(ctx context.Context) time.Duration {
 	now, wall := l.e.now(), time.Now()
-	l.work()
 	l.restore.look(ctx)
 	if now >= l.agedAt+ageEvery {
 		l.owner.Age(now)
@@ -131,17 +129,6 @@ func (l *loop) act(ctx context.Context) time.Duration {
 		return 0
 	}
 	return l.wakes(now)
-}
-
-// work has all that is sent now be for the cluster that all that is known is of. If another cluster answers meanwhile, none of it
-// counts there.
-func (l *loop) work() {
-	id, _ := l.e.cfg.Backend.Cluster()
-	if l.cluster != 0 && id != l.cluster {
-		l.owner.Forget()
-		l.polls.succession.Forget()
-	}
-	l.cluster = id
 }
 
 // write sends the next transaction of a half.

@@ -17,14 +17,17 @@ const rememberFor = 4 * time.Second
 // restore notices that etcd was restored, and how long it has not answered.
 type restore struct {
 	*loop
+	cluster uint64 // that all that is known is of, and all that is sent is for; 0 before the first answer
 	history uint64
 	cleared bool // the memory is empty, and etcd has not answered since
 }
 
 func newRestore(l *loop) *restore { return &restore{loop: l, history: l.e.cfg.Backend.History()} }
 
-// look forgets what does not count any longer.
+// look forgets what does not count any longer. If another cluster answers meanwhile, nothing that is sent now counts there, and
+// the next look sees another history.
 func (r *restore) look(ctx context.Context) {
+	r.cluster, _ = r.e.cfg.Backend.Cluster()
 	if h := r.e.cfg.Backend.History(); h != r.history {
 		r.history = h
 		r.begin(ctx)
