@@ -4,13 +4,12 @@ import (
 	"context"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/wire"
 )
-
-// adoptAgain is the pause after what an earlier process has left could not be read.
-const adoptAgain = time.Second
 
 // adopting says how far an instance is with what an earlier process of it has left.
 type adopting int
@@ -26,7 +25,7 @@ type adoption struct {
 	*loop
 	ids    []store.LeaseID
 	state  adopting
-	after  time.Duration // it is not tried before
+	pace   pace
 	claims []*pool.Claim
 }
 
@@ -34,7 +33,7 @@ func newAdoption(l *loop) *adoption { return &adoption{loop: l} }
 
 // done reports whether it has ended. Writes of earlier processes are fenced.
 func (a *adoption) done(ctx context.Context, now time.Duration) bool {
-	if a.state == toAdopt && now >= a.after {
+	if a.state == toAdopt && a.pace.free(now) {
 		a.begin(ctx)
 	}
 	return a.state == adopted
@@ -48,31 +47,33 @@ func (a *adoption) begin(ctx context.Context) {
 	}
 	a.state = adoptNow
 	b, keys, before := a.e.cfg.Backend, wire.Keys{Keys: a.e.cfg.Keys}, a.queue.fencedAt
-	a.e.tasks.Go(func() {
-		err := endEarlier(ctx, b, keys, a.e.cfg.Host, a.e.cfg.Instance, before, a.ids)
-		kvs, readErr := readClaims(ctx, b, keys, a.ids)
-		a.e.inbox.put(func() {
-			if err != nil || readErr != nil {
-				a.e.cfg.Logger.Warn("what an earlier process of this instance has left can't be read", "error", readErr, "queue", err)
-				a.state, a.after = toAdopt, a.e.now()+adoptAgain
-				return
-			}
-			a.state = adopted
-			for _, id := range a.ids {
-				a.audit.follows(id)
-			}
-			for _, c := range a.owner.Adopt(kvs, a.e.now()) {
-				a.claims = append(a.claims, a.requests.adopt(c))
-			}
-			a.life.end(func(*pool.Claim) error { return a.life.cause }) // if all have ended meanwhile
-		})
+	var kvs []*mvccpb.KeyValue
+	a.e.fetch(ctx, func(ctx context.Context) (err error) {
+		if err = endEarlier(ctx, b, keys, a.e.cfg.Host, a.e.cfg.Instance, before, a.ids); err == nil {
+			kvs, err = readClaims(ctx, b, keys, a.ids)
+		}
+		return err
+	}, func(err error) {
+		if a.pace.answered(err, a.e.now()); err != nil {
+			a.e.cfg.Logger.Warn("what an earlier process of this instance has left can't be read", "error", err)
+			a.state = toAdopt
+			return
+		}
+		a.state = adopted
+		for _, id := range a.ids {
+			a.audit.follows(id)
+		}
+		for _, c := range a.owner.Adopt(kvs, a.e.now()) {
+			a.claims = append(a.claims, a.requests.adopt(c))
+		}
+		a.life.end(func(*pool.Claim) error { return a.life.cause }) // if all have ended meanwhile
 	})
 }
 
 // wakes returns when it is to be tried again; 0 for never.
 func (a *adoption) wakes() time.Duration {
 	if a.state == toAdopt {
-		return a.after
+		return a.pace.after
 	}
 	return 0
 }

@@ -15,9 +15,6 @@ import (
 const (
 	// auditEvery is how often the keys on the leases of claims are compared with the claims.
 	auditEvery = 10 * time.Second
-	// auditAgain and mostAudit are the pause after an audit without answers: doubled each time.
-	auditAgain = time.Second
-	mostAudit  = 30 * time.Second
 )
 
 // audit compares the claims of the instance with the keys on its leases: a claim whose keys are gone ends, and slots that
@@ -25,9 +22,8 @@ const (
 type audit struct {
 	*loop
 	ids  map[store.LeaseID]bool // leases that have claims, or had
-	busy bool
+	pace pace
 	at   time.Duration // of the next one
-	wait time.Duration // after the last one without answers
 	held []*owner.Claim
 	// whole is set after a restore of etcd, until all that is held was read: nothing is released before.
 	whole bool
@@ -47,7 +43,7 @@ func (a *audit) want(done chan<- struct{}) {
 }
 
 // restored has an audit of all that is held made now.
-func (a *audit) restored() { a.whole, a.at, a.wait = true, a.e.now(), 0 }
+func (a *audit) restored() { a.whole, a.at = true, a.e.now() }
 
 // act begins an audit if it is time.
 func (a *audit) act(ctx context.Context, now time.Duration) {
@@ -57,68 +53,58 @@ func (a *audit) act(ctx context.Context, now time.Duration) {
 		}
 		a.freeing = nil
 	}
-	if a.busy || now < a.at || !a.prepared {
+	if a.pace.busy || now < a.at || !a.prepared {
 		return
 	}
-	a.busy = true
+	a.pace.begin()
 	a.begun, a.asked = append(a.begun, a.asked...), nil
 	a.held = a.requests.withSlots()
 	ids := slices.Collect(maps.Keys(a.ids))
-	history := a.e.cfg.Backend.History()
-	ctx = store.WithCluster(ctx, a.restore.cluster)
-	a.e.tasks.Go(func() {
-		keys, gone, err := attached(ctx, a.e.cfg.Backend, ids)
-		a.e.inbox.put(func() { a.listed(ctx, history, keys, gone, err) })
+	var keys []string
+	var gone []store.LeaseID
+	a.e.fetch(ctx, func(ctx context.Context) (err error) {
+		keys, gone, err = attached(ctx, a.e.cfg.Backend, ids)
+		return err
+	}, func(err error) {
+		if err != nil {
+			a.end(err)
+			return
+		}
+		a.listed(ctx, keys, gone)
 	})
 }
 
 // listed reads the keys of which it is not known what they are.
-func (a *audit) listed(ctx context.Context, history uint64, keys []string, gone []store.LeaseID, err error) {
-	if err == nil && history != a.e.cfg.Backend.History() {
-		err = store.ErrUnavailable
-	}
-	if err != nil {
-		a.end(err)
-		return
-	}
+func (a *audit) listed(ctx context.Context, keys []string, gone []store.LeaseID) {
 	for _, id := range gone {
 		delete(a.ids, id)
 	}
 	unmatched := a.owner.Unmatched(keys, a.all(), a.held, a.whole)
 	if len(unmatched) == 0 {
-		a.whole = false
 		a.end(nil)
 		return
 	}
-	a.e.tasks.Go(func() {
-		read, err := readKeys(ctx, a.e.cfg.Backend, unmatched)
-		a.e.inbox.put(func() { a.judge(history, read, err) })
+	var read map[string]*mvccpb.KeyValue
+	a.e.fetch(ctx, func(ctx context.Context) (err error) {
+		read, err = readKeys(ctx, a.e.cfg.Backend, unmatched)
+		return err
+	}, func(err error) {
+		if err == nil {
+			a.owner.Audit(read, a.all(), a.held, func(id store.LeaseID) bool { return a.ids[id] }, a.e.now())
+		}
+		a.end(err)
 	})
-}
-
-// judge takes what was read, if etcd has the same history still.
-func (a *audit) judge(history uint64, read map[string]*mvccpb.KeyValue, err error) {
-	switch {
-	case err != nil:
-	case history != a.e.cfg.Backend.History():
-		err = store.ErrUnavailable
-	default:
-		a.whole = false
-		a.owner.Audit(read, a.all(), a.held, func(id store.LeaseID) bool { return a.ids[id] }, a.e.now())
-	}
-	a.end(err)
 }
 
 // end ends an audit.
 func (a *audit) end(err error) {
 	now := a.e.now()
-	a.busy, a.held = false, nil
-	if err != nil {
-		a.wait = min(max(2*a.wait, auditAgain), mostAudit)
-		a.at = now + a.wait
+	a.held = nil
+	if a.pace.answered(err, now); err != nil {
+		a.at = a.pace.after
 		return
 	}
-	a.at, a.wait = now+auditEvery, 0
+	a.at, a.whole = now+auditEvery, false
 	a.freeing, a.begun = append(a.freeing, a.begun...), nil
 	if len(a.asked) > 0 {
 		a.at = now
@@ -130,7 +116,7 @@ func (a *audit) all() []*owner.Claim { return slices.Collect(maps.Keys(a.request
 
 // wakes returns when the next one is due.
 func (a *audit) wakes() time.Duration {
-	if a.busy {
+	if a.pace.busy {
 		return 0
 	}
 	return a.at

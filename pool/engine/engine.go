@@ -115,22 +115,34 @@ var errStopped = problem.New(problem.Stopping, "berth is shutting down on this h
 
 // txn sends a transaction, and has the loop take its answer.
 func (e *Engine) txn(ctx context.Context, t *pb.TxnRequest, answer func(*pb.TxnResponse, error)) {
-	ctx = store.WithCluster(ctx, e.restore.cluster)
-	history := e.cfg.Backend.History()
-	e.tasks.Go(func() {
+	var resp *pb.TxnResponse
+	e.fetch(ctx, func(ctx context.Context) (err error) {
 		asked := time.Now()
-		try, cancel := context.WithTimeout(ctx, txnTimeout)
-		resp, err := e.cfg.Backend.Txn(try, t)
-		cancel()
-		if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, txnTimeout)
+		defer cancel()
+		if resp, err = e.cfg.Backend.Txn(ctx, t); err == nil {
 			e.contact.answered(asked, resp.Header)
 		}
+		return err
+	}, func(err error) {
+		if e.answers.note(err); err != nil {
+			resp = nil
+		}
+		answer(resp, err)
+	})
+}
+
+// fetch has f ask etcd, in a goroutine of its own, and then the loop run done, with the error. An answer that may be of before a
+// restore of etcd is an error, too.
+func (e *Engine) fetch(ctx context.Context, f func(context.Context) error, done func(error)) {
+	ctx, history := store.WithCluster(ctx, e.restore.cluster), e.restore.history
+	e.tasks.Go(func() {
+		err := f(ctx)
 		e.inbox.put(func() {
-			if err == nil && history != e.cfg.Backend.History() { // it may be of before a restore of etcd
-				resp, err = nil, store.ErrUnavailable
+			if err == nil && history != e.cfg.Backend.History() {
+				err = store.ErrUnavailable
 			}
-			e.answers.note(err)
-			answer(resp, err)
+			done(err)
 		})
 	})
 }

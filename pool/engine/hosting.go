@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"math"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -44,8 +45,7 @@ type hosting struct {
 	slept  int64         // the revision after which one ends its sleep
 	asked  time.Duration // when it asked for progress last
 	since  time.Duration // when it was awake first with this watch
-	wanted bool          // pools are being read
-	wants  pace          // of these reads
+	wants  pace          // of reads of pools
 	half   *offersHalf
 	writer *writer
 
@@ -209,19 +209,19 @@ func (h *hosting) list(ctx context.Context) {
 		h.reread++
 	}
 	h.state, h.early, h.known = listing, nil, true
-	d, keys := h.d, wire.Keys{Keys: h.e.cfg.Keys}
-	h.e.tasks.Go(func() {
-		l, err := listAll(ctx, h.e.cfg.Backend, keys)
-		h.e.inbox.put(func() {
-			switch {
-			case h.d != d || h.state != listing:
-			case err != nil:
-				h.keys.reopen()
-				h.state = opening
-			default:
-				h.listed(l)
-			}
-		})
+	d, l, keys := h.d, dispatch.Listing{}, wire.Keys{Keys: h.e.cfg.Keys}
+	h.e.fetch(ctx, func(ctx context.Context) (err error) {
+		l, err = listAll(ctx, h.e.cfg.Backend, keys)
+		return err
+	}, func(err error) {
+		switch {
+		case h.d != d || h.state != listing:
+		case err != nil:
+			h.keys.reopen()
+			h.state = opening
+		default:
+			h.listed(l)
+		}
 	})
 }
 
@@ -271,22 +271,25 @@ func (h *hosting) follow(ctx context.Context, now time.Duration) {
 
 // readPools reads pools that are not known, one read at a time.
 func (h *hosting) readPools(ctx context.Context, now time.Duration) {
-	if h.wanted || now < h.wants.after {
+	if !h.wants.free(now) {
 		return
 	}
 	names := h.d.Wants()
-	if h.wanted = len(names) > 0; !h.wanted {
+	if len(names) == 0 {
 		return
 	}
-	d, keys := h.d, wire.Keys{Keys: h.e.cfg.Keys}
-	h.e.tasks.Go(func() {
-		l, err := listPools(ctx, h.e.cfg.Backend, keys, names)
-		h.e.inbox.put(func() {
-			h.wants.answered(err, h.e.now())
-			if h.wanted = false; h.d == d {
-				h.d.Listed(l, h.e.now())
-			}
-		})
+	h.wants.begin()
+	d, l, keys := h.d, dispatch.Listing{Pools: names}, wire.Keys{Keys: h.e.cfg.Keys}
+	h.e.fetch(ctx, func(ctx context.Context) (err error) {
+		l, err = listPools(ctx, h.e.cfg.Backend, keys, names, 0)
+		return err
+	}, func(err error) {
+		if h.wants.answered(err, h.e.now()); err != nil {
+			l = dispatch.Listing{Pools: names} // of revision 0: they are to be read again
+		}
+		if h.d == d {
+			h.d.Listed(l, h.e.now())
+		}
 	})
 }
 
@@ -300,46 +303,38 @@ func (h *hosting) wakes(now time.Duration) time.Duration {
 
 // listAll reads what a dispatcher needs to know when it begins: offers, which pools are pending, and these.
 func listAll(ctx context.Context, b store.Backend, keys wire.Keys) (l dispatch.Listing, err error) {
-	pages := store.Pages{Prefix: keys.OffersAll()}
-	l.All = true
-	take := func(p store.Page) bool { l.Pages = append(l.Pages, p.KVs); return true }
-	if l.Revision, err = pages.Each(ctx, b, take); err != nil {
-		return l, err
-	}
-	read := func(prefix string) (kvs []*mvccpb.KeyValue, err error) {
-		_, err = store.Pages{Prefix: prefix, Revision: l.Revision}.Each(ctx, b, func(p store.Page) bool {
-			kvs = append(kvs, p.KVs...)
+	var names []string
+	var kvs [][]*mvccpb.KeyValue
+	revision, err := store.Pages{Prefix: keys.OffersAll()}.Each(ctx, b, func(p store.Page) bool {
+		kvs = append(kvs, p.KVs)
+		return true
+	})
+	if err == nil {
+		_, err = store.Pages{Prefix: keys.Pending(""), Revision: revision}.Each(ctx, b, func(p store.Page) bool {
+			kvs = append(kvs, p.KVs)
+			for _, kv := range p.KVs {
+				names = append(names, strings.TrimPrefix(string(kv.Key), keys.Pending("")))
+			}
 			return true
 		})
-		l.Pages = append(l.Pages, kvs)
-		return kvs, err
 	}
-	pending, err := read(keys.Pending(""))
-	if err != nil {
-		return l, err
+	if err == nil {
+		l, err = listPools(ctx, b, keys, names, revision)
 	}
-	for _, kv := range pending {
-		name := string(kv.Key)[len(keys.Pending("")):]
-		if _, err = read(keys.Pool(name)); err != nil {
-			return l, err
-		}
-		l.Pools = append(l.Pools, name)
-	}
-	return l, nil
+	l.All, l.Revision, l.Pages = true, revision, append(kvs, l.Pages...)
+	return l, err
 }
 
-// listPools reads pools. With an error, what it returns is of revision 0.
-func listPools(ctx context.Context, b store.Backend, keys wire.Keys, names []string) (l dispatch.Listing, err error) {
-	l.Pools = names
+// listPools reads pools at a revision; 0 is the present one.
+func listPools(ctx context.Context, b store.Backend, keys wire.Keys, names []string, revision int64) (l dispatch.Listing, err error) {
+	l.Pools, l.Revision = names, revision
 	for _, name := range names {
-		rev, err := store.Pages{Prefix: keys.Pool(name), Revision: l.Revision}.Each(ctx, b, func(p store.Page) bool {
+		if l.Revision, err = (store.Pages{Prefix: keys.Pool(name), Revision: l.Revision}).Each(ctx, b, func(p store.Page) bool {
 			l.Pages = append(l.Pages, p.KVs)
 			return true
-		})
-		if err != nil {
-			return dispatch.Listing{Pools: names}, err
+		}); err != nil {
+			return l, err
 		}
-		l.Revision = rev
 	}
 	return l, nil
 }

@@ -34,10 +34,9 @@ type loop struct {
 	audit    *audit
 	restore  *restore
 	follows  *follows
-	reading  bool // what claims need to know
-	reads    pace
+	reads    pace // of what claims need to know
 	answers  answers
-	several  int    // callers that were answered since the last transaction
+	several  int // callers that were answered since the last transaction
 	agedAt   time.Duration
 	prepared bool
 	written  written
@@ -167,13 +166,12 @@ func (l *loop) answered(w *writer, resp *pb.TxnResponse, err error, sent time.Ti
 
 // read reads what claims need to know of pools.
 func (l *loop) read(ctx context.Context) {
-	if l.reading || l.e.now() < l.reads.after {
+	if !l.reads.free(l.e.now()) {
 		return
 	}
 	if t, ok := l.owner.Reads(); ok {
-		l.reading = true
+		l.reads.begin()
 		l.e.txn(ctx, t, func(resp *pb.TxnResponse, err error) {
-			l.reading = false
 			l.reads.answered(err, l.e.now())
 			l.owner.Read(resp, err)
 		})

@@ -26,8 +26,6 @@ const (
 	supervisedEvery = time.Second
 	// maxRevocationsDone is the most keys that one transaction deletes: each is a child, and etcd takes 128.
 	maxRevocationsDone = 100
-	// revocationPause is the time after a deletion that failed.
-	revocationPause = time.Second
 )
 
 // revocation is a claim that an operator wants to end, by a key of a revision, and since when that is known.
@@ -45,8 +43,7 @@ type revocations struct {
 	wanted map[string]revocation    // by the ids of the claims
 	grace  map[*entry]time.Duration // claims that were ended, with when, and that have their slots
 	done   map[string]int64         // revisions of keys that are to be deleted
-	busy   bool                     // some are being deleted
-	after  time.Duration            // none is deleted before
+	pace   pace                     // of these deletions
 	swept  time.Duration
 }
 
@@ -165,7 +162,7 @@ func (v *revocations) act(ctx context.Context, now time.Duration) {
 		v.swept = now
 		v.sweep(now)
 	}
-	if len(v.done) > 0 && !v.busy && now >= v.after {
+	if len(v.done) > 0 && v.pace.free(now) {
 		v.delete(ctx)
 	}
 }
@@ -194,11 +191,9 @@ func (v *revocations) delete(ctx context.Context) {
 			Compare: []*pb.Compare{store.ModEquals(key, sent[key])}, Success: []*pb.RequestOp{store.Delete(key)},
 		}))
 	}
-	v.busy = true
+	v.pace.begin()
 	v.e.txn(ctx, t, func(_ *pb.TxnResponse, err error) {
-		v.busy = false
-		if err != nil {
-			v.after = v.e.now() + revocationPause
+		if v.pace.answered(err, v.e.now()); err != nil {
 			return
 		}
 		maps.DeleteFunc(v.done, func(key string, revision int64) bool { return sent[key] == revision })
@@ -222,8 +217,8 @@ func (v *revocations) wakes(now time.Duration) (at time.Duration) {
 	if len(v.wanted) > 0 {
 		soonest(v.swept + sweepRevocationsEvery)
 	}
-	if len(v.done) > 0 && !v.busy {
-		soonest(max(v.after, now+1))
+	if len(v.done) > 0 && !v.pace.busy {
+		soonest(max(v.pace.after, now+1))
 	}
 	return at
 }

@@ -379,7 +379,6 @@ type seat struct {
 	early        []message
 	rung, slept  int64
 	asked, since time.Duration
-	wanted       bool
 	wants        pace
 	half         *offersHalf
 	writer       *writer
@@ -570,24 +569,25 @@ func (h *seat) watch() {
 // readPools reads pools that are not known.
 func (h *seat) readPools() {
 	w := h.n.w
-	if h.wanted || w.now < h.wants.after || w.missing == unknownPools {
+	if !h.wants.free(w.now) || w.missing == unknownPools {
 		return
 	}
 	names := h.d.Wants()
-	if h.wanted = len(names) > 0; !h.wanted {
+	if len(names) == 0 {
 		return
 	}
+	h.wants.begin()
 	d := h.d
 	var l dispatch.Listing
 	h.n.query(func(b store.Backend) (err error) {
-		l, err = listPools(context.Background(), b, w.keys, names)
+		l, err = listPools(context.Background(), b, w.keys, names, 0)
 		return err
 	}, func(err error) {
 		h.wants.answered(err, w.now)
 		if err != nil {
 			l = dispatch.Listing{Pools: names}
 		}
-		if h.wanted = false; h.d == d {
+		if h.d == d {
 			h.d.Listed(l, w.now)
 		}
 	})

@@ -364,7 +364,6 @@ type node struct {
 	adopting       adopting
 	audit          checking
 	reads          pace
-	reading        bool
 	sent           func(*pb.TxnResponse) // is called when the next request is carried out; nil for nothing
 }
 
@@ -579,13 +578,12 @@ func (n *node) write(x *writer, p part) {
 
 // read reads what claims need to know.
 func (n *node) read() {
-	if n.reading || n.w.now < n.reads.after {
+	if !n.reads.free(n.w.now) {
 		return
 	}
 	if t, ok := n.owner.Reads(); ok {
-		n.reading = true
+		n.reads.begin()
 		n.request(ofReads, t, func(resp *pb.TxnResponse, err error) {
-			n.reading = false
 			n.reads.answered(err, n.w.now)
 			n.owner.Read(resp, err)
 		})
@@ -636,7 +634,7 @@ func (n *node) compare() {
 	ctx := context.Background()
 	end := func(err error) {
 		if n.audit = (checking{at: w.now + auditEvery}); err != nil {
-			n.audit.at = w.now + auditAgain
+			n.audit.at = w.now + time.Second
 		}
 	}
 	var keys []string

@@ -27,7 +27,6 @@ type writer struct {
 	// earlier: there was a guard of an earlier process, whose writes can't happen after the revision fencedAt.
 	earlier  bool
 	fencedAt int64
-	busy     bool
 	sent     int // transactions that were answered, and unknown those without an answer
 	unknown  int
 	space    *owner.Space
@@ -45,7 +44,7 @@ func (w *writer) fenced() bool { return w.state == sending }
 
 // next returns what is to be sent, nil if there is nothing.
 func (w *writer) next(now time.Duration, at time.Time) *pb.TxnRequest {
-	if w.busy || now < w.after {
+	if !w.free(now) {
 		return nil
 	}
 	var t *pb.TxnRequest
@@ -57,13 +56,15 @@ func (w *writer) next(now time.Duration, at time.Time) *pb.TxnRequest {
 	case sending:
 		t, _ = w.half.Next(now, at)
 	}
-	w.busy = t != nil
+	if t != nil {
+		w.begin()
+	}
 	return t
 }
 
 // answer takes the answer to what was sent.
 func (w *writer) answer(resp *pb.TxnResponse, err error, now time.Duration) {
-	w.busy, w.failed = false, nil
+	w.failed = nil
 	if w.pace.answered(err, now); errors.Is(err, store.ErrNoSpace) {
 		w.space.Refused(now)
 	}
