@@ -125,19 +125,6 @@ func (a *audit) wakes() time.Duration {
 // Reconcile frees slots on this instance's leases that belong to none of its claims, as the engine does by itself, and returns
 // when that is done.
 func (e *Engine) Reconcile(ctx context.Context) error {
-	if err := e.Ready(ctx); err != nil {
-		return unavailable(ctx, err)
-	}
-	done := make(chan struct{})
-	if !e.inbox.put(func() { e.audit.want(done) }) {
-		return errStopped
-	}
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return unavailable(ctx, context.Cause(ctx))
-	case <-e.stopped:
-		return errStopped
-	}
+	_, err := askLater(ctx, e, e.audit.want)
+	return err
 }

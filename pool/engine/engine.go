@@ -93,8 +93,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	cancel()
 	e.tasks.Wait()
 	e.feeds.close()
-	for range e.inbox.close() { // callers see that it has stopped
-	}
+	e.inbox.close()
 	close(e.stopped)
 	return context.Cause(ctx)
 }

@@ -81,19 +81,12 @@ func (e *Engine) subscribe(ctx context.Context, s *subscriber) (<-chan pool.Even
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	added := make(chan struct{})
-	if !e.inbox.put(func() { e.broker.add(s); close(added) }) {
-		return nil, errStopped
-	}
+	_, err := await(ctx, e, func(added chan<- struct{}) { e.broker.add(s); close(added) })
 	context.AfterFunc(ctx, func() { e.inbox.put(func() { e.broker.remove(s) }) })
-	select {
-	case <-added:
-		return s.events, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-e.stopped:
-		return nil, errStopped
+	if err != nil {
+		return nil, err
 	}
+	return s.events, nil
 }
 
 // renewedAgain is the reason of a [pool.ClaimRenewed] after a gap.

@@ -40,10 +40,9 @@ func (b *inbox) run() bool {
 	return len(all) > 0
 }
 
-// close refuses what is put from now on, and returns what was put and not run.
-func (b *inbox) close() []func() {
+// close refuses what is put from now on. What was put and not run never is.
+func (b *inbox) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	return b.list
 }

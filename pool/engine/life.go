@@ -14,6 +14,9 @@ import (
 // leaveTimeout bounds how long [Engine.Stop] waits until nothing of the wait queue is left in etcd.
 const leaveTimeout = 2 * time.Second
 
+// errLate is why [Engine.Stop] does not wait any longer.
+var errLate = errors.New("something of the wait queue may be left")
+
 // errLeaseOver ends a claim that is granted when its lease is not valid any longer.
 var errLeaseOver = errors.New("its lease was lost while it was granted")
 
@@ -133,23 +136,16 @@ func (e *Engine) LeaseLost(id store.LeaseID, cause error) {
 // Stop refuses new claims and those that wait, from now on. It returns when nothing of them is left in etcd and another
 // instance may dispatch, or after 2 s.
 func (e *Engine) Stop(ctx context.Context) error {
-	left := make(chan struct{})
-	if !e.inbox.put(func() {
+	ctx, cancel := context.WithTimeoutCause(ctx, leaveTimeout, errLate)
+	defer cancel()
+	_, err := await(ctx, e, func(left chan<- struct{}) {
 		e.life.stop()
 		e.life.leaving = append(e.life.leaving, left)
-	}) {
-		return errStopped
-	}
-	select {
-	case <-left:
+	})
+	if errors.Is(err, errLate) {
 		return nil
-	case <-time.After(leaveTimeout):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-e.stopped:
-		return errStopped
 	}
+	return err
 }
 
 // End ends the validity of all claims, later grants included, and refuses new ones: this instance is stopping. Slots stay taken

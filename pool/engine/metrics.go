@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"maps"
 	"time"
 
@@ -109,18 +110,15 @@ func (e *Engine) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect yields nothing while the engine does not run.
 func (e *Engine) Collect(ch chan<- prometheus.Metric) {
-	reply := make(chan scrape, 1)
-	if !e.inbox.put(func() { reply <- e.scrape() }) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	s, err := await(ctx, e, func(reply chan<- scrape) { reply <- e.scrape() })
+	if err != nil {
 		return
 	}
-	select {
-	case s := <-reply:
-		s.role(e.metrics, ch)
-		if e.cfg.Kind != wire.Coordinator {
-			s.claims(e.metrics, ch)
-		}
-	case <-time.After(scrapeTimeout):
-	case <-e.stopped:
+	s.role(e.metrics, ch)
+	if e.cfg.Kind != wire.Coordinator {
+		s.claims(e.metrics, ch)
 	}
 }
 

@@ -33,7 +33,7 @@ type entry struct {
 	granted  *pool.Claim // nil before
 	asking   []asking
 	asked    time.Duration // when the first of them has asked
-	releases []chan<- error
+	releases []chan<- struct{}
 	combined *combined // a release with other writes that is under way
 	renewed  bool      // its lease was, and that was published
 	dropped  bool      // nobody asks for it: it ends, or is released if it is granted just now
@@ -164,14 +164,14 @@ func (r *requests) giveBack(e *entry) {
 	r.owner.Release(e.claim)
 }
 
-// release releases a claim. It reports false for one that has ended.
-func (r *requests) release(cl *pool.Claim, reply chan<- error) {
+// release releases a claim, and closes done when its slots are free.
+func (r *requests) release(cl *pool.Claim, done chan<- struct{}) {
 	e := r.byID[cl.ID]
 	if e == nil || e.granted != cl {
-		reply <- nil
+		close(done)
 		return
 	}
-	e.releases = append(e.releases, reply)
+	e.releases = append(e.releases, done)
 	r.giveBack(e)
 }
 
@@ -285,8 +285,8 @@ func (r *requests) released(e *entry) {
 			r.broker.publish(pool.ClaimReleased, e.request, "")
 		}
 	}
-	for _, reply := range e.releases {
-		reply <- nil
+	for _, done := range e.releases {
+		close(done)
 	}
 	r.end(e, errStopped)
 }
@@ -377,21 +377,15 @@ func (e *Engine) Withdraw(_ context.Context, id string) {
 	e.inbox.put(func() { e.requests.withdraw(id, e.now()) })
 }
 
-// Release releases a claim and returns when its slots are free. A claim that has ended is no error.
+// Release releases a claim and returns when its slots are free. A claim that has ended is no error. If ctx ends first, it is
+// released all the same.
 func (e *Engine) Release(ctx context.Context, cl *pool.Claim) error {
-	reply := make(chan error, 1)
-	if !e.inbox.put(func() { e.requests.release(cl, reply) }) {
-		return errStopped
-	}
-	select {
-	case err := <-reply:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx) // it is released all the same
-	case <-e.stopped:
-		return errStopped
-	}
+	_, err := await(ctx, e, func(done chan<- struct{}) { e.requests.release(cl, done) })
+	return err
 }
+
+// Reconsider has the engine try waiting claims again: a place was given back.
+func (e *Engine) Reconsider() { e.inbox.put(func() {}) }
 
 // LeasesReady reports that a lease that was requested is there.
 func (e *Engine) LeasesReady() { e.inbox.put(func() {}) }

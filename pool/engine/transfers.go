@@ -103,7 +103,7 @@ func (e *Engine) TakeOver(ctx context.Context, h pool.TakeOver) (*pool.Claim, er
 		if c == nil {
 			return nil, err
 		}
-		e.inbox.put(func() { e.requests.release(c, make(chan error, 1)) })
+		e.inbox.put(func() { e.requests.release(c, make(chan struct{})) })
 		return nil, problem.New(problem.ClaimCanceled, "the claim was canceled as it was granted: %w", context.Cause(ctx))
 	case <-e.stopped:
 		return nil, errStopped

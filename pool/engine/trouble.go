@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -47,19 +48,10 @@ func (l *loop) trouble() error {
 // Trouble returns why nothing can be claimed now, whatever is free; nil if there is no such reason, or none is known within a
 // second.
 func (e *Engine) Trouble() error {
-	reply := make(chan error, 1)
-	if !e.inbox.put(func() { reply <- e.trouble() }) {
-		return nil
-	}
-	timeout := time.NewTimer(time.Second)
-	defer timeout.Stop()
-	select {
-	case err := <-reply:
-		return err
-	case <-timeout.C:
-	case <-e.stopped:
-	}
-	return nil
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	why, _ := await(ctx, e, func(reply chan<- error) { reply <- e.trouble() })
+	return why
 }
 
 // impatience returns the error for a claim that does not wait, and was neither granted nor refused for a while.
