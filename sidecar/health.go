@@ -75,16 +75,11 @@ func (s *session) unready(ctx context.Context) error {
 	return s.client.Unready(ctx)
 }
 
-// viewAge is how old the view of the pools is; readyTimeout and more if that
-// is not known.
+// viewAge is how old the view of the pools is.
 func (s *session) viewAge(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	age, err := s.client.Age(ctx)
-	if err != nil {
-		return maxViewAge + readyTimeout
-	}
-	return age
+	return s.client.Age(ctx)
 }
 
 // registerHealth registers what is asked about the process itself.

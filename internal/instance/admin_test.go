@@ -206,8 +206,8 @@ func TestAClientShowsWhatAnOperatorReads(t *testing.T) {
 	if h, _, err := c.Claims(ctx); err != nil || len(h) != 1 {
 		t.Errorf("claims: %v, %v", h, err)
 	}
-	if age, err := c.Age(ctx); err != nil || age > 2*time.Second {
-		t.Errorf("its view is %s old, %v", age, err)
+	if age := c.Age(ctx); age > 2*time.Second {
+		t.Errorf("its view is %s old", age)
 	}
 	if _, err := c.ChangePool(ctx, "db", pool.Change{Paused: new(true)}); err != nil {
 		t.Error(err)

@@ -14,9 +14,6 @@ import (
 	"github.com/berthhq/berth/pool/revoke"
 )
 
-// seeChange limits how long a change waits until this client has read it back.
-const seeChange = 2 * time.Second
-
 // Pools returns all pools, ordered by name.
 func (c *Client) Pools(ctx context.Context) ([]pool.Status, error) { return c.engine.Pools(ctx) }
 
@@ -41,11 +38,11 @@ func (c *Client) Operator() audit.PoolOperator {
 }
 
 // SetPool creates a pool, or changes the fields that change sets. When it returns, the
-// change is in effect and usually visible to this client.
+// change is in effect, and this client shows it.
 func (c *Client) SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error) {
 	put, err := c.registry.Set(ctx, name, change)
 	if err == nil {
-		c.see(ctx, put.Revision)
+		c.engine.Changed(put.Revision)
 	}
 	return put, err
 }
@@ -54,7 +51,7 @@ func (c *Client) SetPool(ctx context.Context, name string, change pool.Change) (
 func (c *Client) ChangePool(ctx context.Context, name string, change pool.Change) (pool.Put, error) {
 	put, err := c.registry.Change(ctx, name, change)
 	if err == nil {
-		c.see(ctx, put.Revision)
+		c.engine.Changed(put.Revision)
 	}
 	return put, err
 }
@@ -64,17 +61,9 @@ func (c *Client) ChangePool(ctx context.Context, name string, change pool.Change
 func (c *Client) DeletePool(ctx context.Context, name string, condition store.Condition) error {
 	rev, err := c.registry.Delete(ctx, name, condition)
 	if err == nil {
-		c.see(ctx, rev)
+		c.engine.Changed(rev)
 	}
 	return err
-}
-
-// see waits until this client has read a revision. A longer delay does not make the
-// change fail.
-func (c *Client) see(ctx context.Context, rev int64) {
-	ctx, cancel := context.WithTimeout(ctx, seeChange)
-	defer cancel()
-	_ = c.engine.WaitRevision(ctx, rev)
 }
 
 // Claims returns all claims of all hosts: the holders, oldest first, and the waiters in
@@ -115,7 +104,7 @@ func (c *Client) SubscribeRuns(ctx context.Context) (<-chan pool.Event, error) {
 
 // Age returns how old this client's view of the pools is. The client grants nothing
 // while it is 2 s or older.
-func (c *Client) Age(ctx context.Context) (time.Duration, error) { return c.engine.Age(ctx) }
+func (c *Client) Age(ctx context.Context) time.Duration { return c.engine.Age(ctx) }
 
 // Unready returns why the client cannot make claims now: it has ended, or another etcd cluster has
 // replaced the one before, and the client has not read everything there yet. It is nil if neither is

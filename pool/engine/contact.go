@@ -80,11 +80,11 @@ func (c *contact) ask(ctx context.Context) {
 }
 
 // Age returns how long ago etcd has answered a request last. If that is more than a second, it is asked now.
-func (e *Engine) Age(ctx context.Context) (time.Duration, error) {
+func (e *Engine) Age(ctx context.Context) time.Duration {
 	if e.contact.age() > askAfter {
 		e.contact.ask(ctx)
 	}
-	return e.contact.age(), nil
+	return e.contact.age()
 }
 
 // gap reports whether etcd has not answered for some time, or had not before its last answer: once for each time.

@@ -72,11 +72,10 @@ func (e *entry) wantsSlots() bool {
 	return e.refusal == nil && !e.dropped && e.request.Place.Available()
 }
 
-// WaitRevision has all that is shown from now on be of a revision or later.
-func (e *Engine) WaitRevision(_ context.Context, revision int64) error {
-	e.Changed(revision)
+// Changed has all that is shown from now on be of a revision or later: a caller has changed a pool then.
+func (e *Engine) Changed(revision int64) {
+	e.Lists.Changed(revision)
 	e.specs.forget()
-	return nil
 }
 
 // Prospects reports of each request whether the slots that it asks for are free for it: whether it would be granted now, after

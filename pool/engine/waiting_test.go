@@ -37,9 +37,7 @@ func TestATimeoutSaysWhatTheClaimWaitedFor(t *testing.T) {
 	claim(t, engines[0], a)
 	claim(t, engines[1], request("b"))
 	waits(t, engines[1], request("first"))
-	if err := engines[0].WaitRevision(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	engines[0].Changed(1)
 	late := request("late")
 	late.Slots, late.Wait = map[string]int{"db": 2}, 300*time.Millisecond
 	p := refusal(t, engines[0], problem.ClaimTimeout, late)

@@ -18,7 +18,7 @@ var listing = []behavior{
 	{"lists show what their instance has just done", ownAtOnce, everywhere},
 	{"lists show what others did a second ago", othersSoon, standIn},
 	{"lists within a second share a read", sharedReads, standIn},
-	{"lists after WaitRevision show that revision", waitRevision, everywhere},
+	{"lists show a change that the instance knows of", changed, everywhere},
 	{"why explains holders and waiters of all hosts", why, everywhere},
 	{"a waiting claim that is not in etcd yet is listed by its instance", notYetThere, standIn},
 	{"a pool is shown with its holders and its waiters in order", poolDetail, everywhere},
@@ -117,12 +117,12 @@ func sharedReads(w world) {
 	}
 }
 
-func waitRevision(w world) {
+func changed(w world) {
 	w.pool("db", 9)
 	one, two := w.host("one"), w.host("two")
 	for i := range 5 {
 		a := one.take(fmt.Sprint("a", i), slots(1))
-		w.must(two.WaitRevision(w.ctx(), a.Grant().Fence.Revision()))
+		two.Changed(a.Grant().Fence.Revision())
 		held, _ := ids(two)
 		if !slices.Contains(held, a.Grant().ID) {
 			w.Errorf("%s is not listed: %q", a.Grant().ID, held)

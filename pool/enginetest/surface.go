@@ -50,10 +50,10 @@ type Lists interface {
 	Space(ctx context.Context) (Space, error)
 	// HasPool reports whether there is a pool, as it was at most a second ago; true if nothing is known.
 	HasPool(name string) bool
-	// WaitRevision waits until lists show a revision.
-	WaitRevision(ctx context.Context, rev int64) error
+	// Changed has lists show a revision from now on.
+	Changed(rev int64)
 	// Age is how long ago the engine last knew that its view was current.
-	Age(ctx context.Context) (time.Duration, error)
+	Age(ctx context.Context) time.Duration
 }
 
 // Events are what an instance publishes. A channel is never closed; a slow reader loses events and learns of it.

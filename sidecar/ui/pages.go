@@ -327,9 +327,7 @@ func (p *Pages) readView(r *http.Request, pg *page) (*view, error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		err = problem.New(problem.EtcdUnavailable, "what the page shows could not be read within %s", viewTimeout)
 	case errors.Is(err, store.ErrUnavailable):
-		if age, unknown := s.Client.Age(ctx); unknown == nil {
-			err = silent(age)
-		}
+		err = silent(s.Client.Age(ctx))
 	}
 	return v, err
 }
@@ -361,11 +359,10 @@ func silent(age time.Duration) error {
 // tooOld returns an error if etcd has been silent for so long that what was read before may
 // not be shown.
 func tooOld(ctx context.Context, s *Session) error {
-	age, err := s.Client.Age(ctx)
-	if err != nil || age <= maxAge {
-		return err
+	if age := s.Client.Age(ctx); age > maxAge {
+		return silent(age)
 	}
-	return silent(age)
+	return nil
 }
 
 // take carries out a form, and redirects to the next page.
