@@ -130,7 +130,7 @@ func (c *Client) Prospects(ctx context.Context, asked []*pool.Request) ([]bool, 
 func (c *Client) ClaimTimeout() time.Duration { return c.opts.ClaimTimeout }
 
 // Withdraw removes a waiting claim from the wait queue: see [engine.Engine.Withdraw].
-func (c *Client) Withdraw(ctx context.Context, id string) { c.engine.Withdraw(ctx, id) }
+func (c *Client) Withdraw(id string) { c.engine.Withdraw(id) }
 
 // TakeOver transfers a claim that another instance offers to this client, and records
 // the run that it is for: see [engine.Engine.TakeOver]. If ctx ends first and the transfer

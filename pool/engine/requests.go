@@ -373,7 +373,7 @@ func (e *Engine) leave(id string, reply chan outcome, err error) (*pool.Claim, e
 
 // Withdraw takes a claim out of the wait queue. Its requests are answered that it was canceled, or that it was granted, if that
 // was under way: unlike the end of a context, this leaves no outcome unknown. Its place is kept for 10 s.
-func (e *Engine) Withdraw(_ context.Context, id string) {
+func (e *Engine) Withdraw(id string) {
 	e.inbox.put(func() { e.requests.withdraw(id, e.now()) })
 }
 

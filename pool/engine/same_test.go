@@ -147,10 +147,10 @@ func TestAWithdrawnClaimLeavesTheQueue(t *testing.T) {
 		one := w.engines[0]
 		held := claim(w.T, one, request("held"))
 		a := w.ask(one, request("a"))
-		one.Withdraw(w.Context(), "a")
+		one.Withdraw("a")
 		a.refused(problem.ClaimCanceled)
-		one.Withdraw(w.Context(), "unknown")
-		one.Withdraw(w.Context(), "held")
+		one.Withdraw("unknown")
+		one.Withdraw("held")
 		w.pass(time.Second)
 		w.held(held)
 		w.release(one, held)

@@ -193,7 +193,7 @@ func closedClean(w world) {
 	one, two := w.host("one"), w.host("two")
 	held := two.take("held", slots(1))
 	a := one.queued("a", slots(1))
-	go one.Withdraw(w.ctx(), "a")
+	go one.Withdraw("a")
 	a.refused(problem.ClaimCanceled)
 	one.close()
 	w.eventually("nothing of it is left", func() bool {
@@ -212,7 +212,7 @@ func closedDispatcher(w world) {
 	held := three.take("held", slots(1))
 	first := one.queued("first", slots(1))
 	b, c := two.queued("b", slots(1)), three.queued("c", slots(1))
-	one.Withdraw(w.ctx(), "first")
+	one.Withdraw("first")
 	first.refused(problem.ClaimCanceled)
 	one.close()
 	three.release(held)

@@ -308,10 +308,10 @@ func withdrawn(w world) {
 	one := w.host("one")
 	held := one.take("held", slots(1))
 	a := one.queued("a", slots(1))
-	one.Withdraw(w.ctx(), "a")
+	one.Withdraw("a")
 	a.refused(problem.ClaimCanceled)
 	w.becomesQueue()
-	one.Withdraw(w.ctx(), "unknown")
+	one.Withdraw("unknown")
 	one.release(held)
 	w.empty()
 }

@@ -116,7 +116,7 @@ func stepAndOther(w world) (holder *host, held Claim, first, second, other *aske
 
 func placeOfStep(w world) {
 	holder, held, first, second, other := stepAndOther(w)
-	first.h.Withdraw(w.ctx(), "s0")
+	first.h.Withdraw("s0")
 	first.refused(problem.ClaimCanceled)
 	w.becomesQueue("s1", "other")
 	holder.release(held)

@@ -24,7 +24,7 @@ type Claims interface {
 	// After both, nothing has happened.
 	ReleaseWith(ctx context.Context, c Claim, x store.Extra, place *pool.Place, asked func()) (revision int64, err error)
 	// Withdraw takes a claim out of the wait queue: its request is answered with claim_canceled, or granted.
-	Withdraw(ctx context.Context, id string)
+	Withdraw(id string)
 	// TakeOver makes a claim of another instance one of this engine, with a larger fence. What does not hold is
 	// precondition_failed.
 	TakeOver(ctx context.Context, h pool.TakeOver) (Claim, error)

@@ -173,7 +173,6 @@ func TestWhatLeavesTheLineBeforeItStandsThereLeavesIt(t *testing.T) {
 		w.do(t, func() { left = w.waiting[second].left })
 		return left
 	})
-	<-time.After(200 * time.Millisecond) // for Withdraw to reach the engine
 	goOn()
 	ok := false
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end) && !ok; <-time.After(50 * time.Millisecond) {
@@ -193,7 +192,6 @@ func TestADrainEndsWhatDoesNotStandInLineYet(t *testing.T) {
 	defer func() { w.Stop(t.Context()); w.close(t) }()
 	ended := w.Drain(t.Context())
 	w.do(t, func() {})
-	<-time.After(200 * time.Millisecond) // for Withdraw to reach the engine
 	goOn()
 	select {
 	case <-ended:

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"context"
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
@@ -86,7 +85,7 @@ func (w *Worker) withdrawAgain() {
 // withdraw withdraws one. The goroutine that claims gets the result: the claim may just
 // have been granted.
 func (w *Worker) withdraw(claim string) {
-	w.async(func() { w.cfg.Client.Withdraw(context.Background(), claim) })
+	w.cfg.Client.Withdraw(claim)
 }
 
 // keeps reports whether a place is kept for an instance that waits and whose slots are free:
