@@ -48,10 +48,11 @@ type batch struct {
 	cmps, ops int
 	most      int // of one child
 
-	named  map[wire.Ref]bool // slot keys and blocks that it puts or deletes
-	wrote  map[string]bool   // keys of callers that it puts or deletes
-	drops  map[string]bool   // offers keys that it deletes
-	ending map[*demand]bool  // demands that end with it
+	named map[wire.Ref]bool // slot keys and blocks that it puts or deletes
+	wrote map[string]bool   // keys of callers that it puts or deletes
+	drops map[string]bool   // offers keys that it deletes
+	// ending are demands that end with it. In one whose parts succeed or fail by themselves none is sure to.
+	ending map[*demand]bool
 	moves  map[*demandKey]bool
 	turn   *turn // that its claims use
 }
@@ -95,7 +96,7 @@ func (b *batch) add(items ...*item) bool {
 		case drops:
 			b.drops[it.offer.key] = true
 		}
-		if it.kind == takes && it.claim.demand != nil {
+		if it.kind == takes && it.claim.demand != nil && !b.nested {
 			b.ending[it.claim.demand] = true
 		}
 		if it.kind == takes && it.claim.passing.turn != nil {

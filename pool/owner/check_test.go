@@ -41,6 +41,9 @@ func (w *world) committed(rev int64, events []*mvccpb.Event, req *pb.TxnRequest)
 		}
 		if strings.Contains(string(ev.Kv.Key), "/demands/") {
 			w.checkDemands(ev, events)
+			if req != nil {
+				w.checkLeft(ev, events)
+			}
 		}
 	}
 	w.checkWritten(events)
@@ -64,6 +67,56 @@ func (w *world) committed(rev int64, events []*mvccpb.Event, req *pb.TxnRequest)
 		w.checkPool(p, rev)
 	}
 	w.checkTurns(w.turns, events)
+}
+
+// checkLeft checks that a claim that waits leaves the wait queue only in the revision in which it gets its slots: another one
+// could pass it meanwhile.
+func (w *world) checkLeft(ev *mvccpb.Event, events []*mvccpb.Event) {
+	if ev.PrevKv == nil || w.outside {
+		return
+	}
+	key := string(ev.Kv.Key)
+	name, was, err := w.keys.DecodeDemands(key, ev.PrevKv.Value)
+	w.check(err == nil, "%v", err)
+	there := map[int]bool{}
+	if ev.Type == mvccpb.PUT {
+		_, list, _ := w.keys.DecodeDemands(key, ev.Kv.Value)
+		for _, d := range list.List {
+			there[d.Index] = true
+		}
+	}
+	for _, gone := range was.List {
+		ref := wire.DemandRef{Pool: name.Pool, Name: name.Name, Created: ev.PrevKv.CreateRevision, Index: gone.Index}
+		for _, h := range w.hosts {
+			if there[gone.Index] || h.name != name.Host {
+				continue
+			}
+			d, _ := h.queue.find(ref)
+			if d == nil || d.over || d.claim.withdrawn || d.claim.demand != d {
+				continue
+			}
+			w.check(w.commits(ref, events) || w.listed(name, gone.Claim), "claim %s waits, and has left the queue", gone.Claim)
+		}
+	}
+}
+
+// listed reports whether a demands key of an instance lists a claim.
+func (w *world) listed(of wire.DemandKey, claim string) bool {
+	for kv := range w.etcd.All(w.keys.Demands(of.Pool, of.Host, of.Instance)) {
+		_, list, err := w.keys.DecodeDemands(string(kv.Key), kv.Value)
+		if err == nil && slices.ContainsFunc(list.List, func(d wire.Demand) bool { return d.Claim == claim }) {
+			return true
+		}
+	}
+	return false
+}
+
+// commits reports whether slots of a demand are put.
+func (w *world) commits(ref wire.DemandRef, events []*mvccpb.Event) bool {
+	return slices.ContainsFunc(events, func(ev *mvccpb.Event) bool {
+		_, s, err := w.keys.DecodeSlot(string(ev.Kv.Key), ev.Kv.Value, 1)
+		return ev.Type == mvccpb.PUT && err == nil && s.Demand == ref
+	})
 }
 
 // checkDemands checks that demands keep their stamps, and that new ones keep their pools pending.

@@ -93,9 +93,17 @@ func (o *commits) repeat(b *batch) {
 	o.isolated = o.isolated && len(o.again) > 0
 }
 
-// resend has items sent again: together, or each in a transaction of its own.
+// resend has items sent again, each as a child: together, or each in a transaction of its own. The queue puts the demands keys
+// among them, if they still need that: a demand is not to leave the queue while its claim may not be taken.
 func (o *commits) resend(items []*item, isolated bool) {
-	o.again, o.isolated = append(o.again, items...), isolated
+	for _, it := range items {
+		if it.kind == moves {
+			o.queue.stay(it.key)
+		} else {
+			o.again = append(o.again, it)
+		}
+	}
+	o.isolated = isolated
 }
 
 // suspect records that etcd may not know the lease of a claim.
@@ -207,7 +215,7 @@ func (o *commits) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 	}
 	o.space.committed(b, &o.guard, resp.Header.Revision)
 	o.outcomes.counts.sent(len(b.items))
-	o.answered(b, resp, true) // a claim that is lost has to know whether its key was put without it
+	o.answered(b, resp, true) // a demand that ends is not in its key any longer
 	o.answered(b, resp, false)
 	return false
 }
@@ -378,11 +386,8 @@ func (o *commits) retry(it *item) {
 	case c.demand == nil:
 		c.unwait()
 		o.claim(c)
-	case c.listed() != nil:
+	default:
 		c.wait(c.demand)
-	default: // its key was put without it
-		c.wait(c.demand)
-		o.queue.renew(c.demand)
 	}
 }
 

@@ -161,11 +161,6 @@ func (k *demandKey) put(list []*demand, created int64) {
 	k.list = slices.DeleteFunc(slices.Clone(list), func(d *demand) bool { return d.key != k })
 }
 
-// leftOut returns the demands of the key that are not in a list.
-func (k *demandKey) leftOut(list []*demand) []*demand {
-	return slices.DeleteFunc(slices.Clone(k.list), func(d *demand) bool { return slices.Contains(list, d) })
-}
-
 // forget takes a demand out that was put elsewhere.
 func (k *demandKey) forget(d *demand) {
 	k.list = slices.DeleteFunc(k.list, func(o *demand) bool { return o == d })

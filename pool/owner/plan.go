@@ -399,7 +399,8 @@ func (p *plan) dropOffers() {
 	}
 }
 
-// moveDemands adds the demands keys of which most demands end with this transaction.
+// moveDemands adds the demands keys of which most demands end with this transaction, if that is sure. The queue puts others
+// when they have ended.
 func (p *plan) moveDemands() {
 	for _, it := range p.b.items {
 		if it.kind == takes && it.claim.demand != nil {

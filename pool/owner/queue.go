@@ -451,7 +451,7 @@ func (q *queue) spell(it *item, ending map[*demand]bool) {
 	k := it.key
 	for d := range ending {
 		if d.key == k {
-			d.keep() // if the claim is not taken, it is put elsewhere
+			d.keep() // if the outcome is unknown, it may have to be put elsewhere
 		}
 	}
 	it.list = slices.DeleteFunc(k.live(), func(d *demand) bool { return ending[d] })
@@ -500,9 +500,6 @@ func (q *queue) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 // moved records that a key was put or deleted in a revision, or is not as it was known.
 func (q *queue) moved(it *item, ok bool, revision int64) {
 	k := it.key
-	if ok {
-		defer q.renewAll(k.leftOut(it.list))
-	}
 	switch {
 	case ok && len(it.list) == 0:
 		q.remove(k)
@@ -527,16 +524,6 @@ func (q *queue) rename(k *demandKey) {
 	k.rename(q.freeName())
 	q.byName[k.name] = k
 	k.stay()
-}
-
-// renewAll has demands put again that wait still, though their key was put without them: their claims were to be taken in
-// the same transaction, or after it, and were not.
-func (q *queue) renewAll(left []*demand) {
-	for _, d := range left {
-		if !d.over && d.claim.state == waiting {
-			q.renew(d)
-		}
-	}
 }
 
 // stay records that a transaction with a key was not carried out.

@@ -50,8 +50,6 @@ func (o *commits) refused(b *batch, err error) {
 		var each []*item
 		for _, it := range b.items {
 			switch it.kind {
-			case moves: // the queue puts it
-				o.queue.stay(it.key)
 			case marks:
 			default:
 				it.noticeAlone()
