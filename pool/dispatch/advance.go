@@ -198,7 +198,7 @@ func (p *plan) rank(ranks map[*followed]*rank) {
 	for _, o := range p.d.book.all() {
 		for _, l := range o.loans {
 			x := l.demand
-			if l.refused || x.stage != waits || !x.possible() {
+			if x.stage != waits || !x.possible() {
 				continue
 			}
 			for _, n := range x.needs {

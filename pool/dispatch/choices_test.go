@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
-
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/slots"
@@ -322,7 +320,7 @@ func TestWhoIsPassed(t *testing.T) {
 }
 
 // An owner whose key was put and deleted before all was read is served again, and one without demands is forgotten.
-func TestAListingEndsThatAnOwnerIsPassed(t *testing.T) {
+func TestARestartEndsThatAnOwnerIsPassed(t *testing.T) {
 	r := newRig(t)
 	r.spec("db", 1, false)
 	r.demand("a", 0, ask(0, "db=1"))
@@ -336,15 +334,8 @@ func TestAListingEndsThatAnOwnerIsPassed(t *testing.T) {
 	resp, _ := r.etcd.Txn(passes)
 	r.d.Answer(resp, nil, r.now) // and the watch shows nothing
 	all := func() {
-		r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
-		l := Listing{Revision: r.etcd.Revision(), All: true, Pools: []string{"db"}}
-		for kv := range r.etcd.All(r.keys.Pools()) {
-			l.Pages = append(l.Pages, []*mvccpb.KeyValue{kv})
-		}
-		for kv := range r.etcd.All(r.keys.OffersAll()) {
-			l.Pages = append(l.Pages, []*mvccpb.KeyValue{kv})
-		}
-		r.d.Listed(l, r.now)
+		r.restart()
+		r.read()
 	}
 	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.DeleteAll(r.keys.OffersAll()))})
 	all()
@@ -555,8 +546,8 @@ func TestAPendingPoolIsRead(t *testing.T) {
 	d := ask(0, "db=1")
 	d.Claim, d.Holder = "c", pool.Holder{Host: "a", Instance: "i"}
 	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.Put(r.key("a", 0, "db"), wire.EncodeDemands([]wire.Demand{d})["db"], 0))})
-	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
-	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
+	r.restart()
+	r.read()
 	r.run()
 	r.want("before", r.offered())
 	r.put(store.Put(r.keys.Pending("db"), wire.EncodeEmpty(), 0))
@@ -564,8 +555,7 @@ func TestAPendingPoolIsRead(t *testing.T) {
 	r.want("after", r.offered(), "a-0-0 !")
 }
 
-// A demand of two pools of which one is pending is known with both, to a dispatcher that begins with the pools that are pending,
-// and after each listing of all.
+// A demand of two pools of which one is pending is known with both, after each restart.
 func TestAllPoolsOfADemandAreRead(t *testing.T) {
 	r := newRig(t)
 	r.spec("db", 1, false)
@@ -579,14 +569,7 @@ func TestAllPoolsOfADemandAreRead(t *testing.T) {
 	}
 	_, _ = r.etcd.Txn(&pbTxn{Success: all})
 	for range 2 {
-		r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
-		l := Listing{Revision: r.etcd.Revision(), Pools: []string{"gpu"}, All: true}
-		for _, prefix := range []string{r.keys.Pool("gpu"), r.keys.Pending(""), r.keys.OffersAll()} {
-			for kv := range r.etcd.All(prefix) {
-				l.Pages = append(l.Pages, []*mvccpb.KeyValue{kv})
-			}
-		}
-		r.d.Listed(l, r.now)
+		r.restart()
 		r.show()
 		if n := r.d.Demands(); n != 1 {
 			t.Errorf("%d demands", n)
@@ -597,7 +580,7 @@ func TestAllPoolsOfADemandAreRead(t *testing.T) {
 	r.want("offers", r.offered(), "a-0-0 db=1 gpu=1")
 }
 
-// Pools that could not be read, and those that were read before a listing of all, are read again.
+// Pools that could not be read, and those that were read before a restart, are read again.
 func TestAPoolIsReadUntilItIsKnown(t *testing.T) {
 	r := newRig(t)
 	r.spec("db", 1, false)
@@ -612,8 +595,7 @@ func TestAPoolIsReadUntilItIsKnown(t *testing.T) {
 		r.d.Listed(Listing{Revision: revision, Pools: []string{"db"}}, r.now)
 	}
 	read(0)
-	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
-	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
+	r.restart()
 	read(r.etcd.Revision() - 1)
 	r.show()
 	r.run()
@@ -636,7 +618,7 @@ func TestNothingIsOfferedInAPoolThatIsReadAgain(t *testing.T) {
 	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
 	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.Delete(r.keys.Number("db", 0)))})
 	show() // it was free when all was read
-	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
+	r.d.Restart(r.list(r.keys.OffersAll(), r.keys.Pending("")), r.now)
 	req := &pool.Request{ID: "held", Slots: map[string]int{"db": 1}, Holder: pool.Holder{Host: "x", Instance: "i"}}
 	put := wire.Spell(req).Puts(map[string]slots.Held{"db": {Numbers: []int{0}}}, wire.Written{Since: time.Unix(1, 0)})[0]
 	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.Put(put.Key(r.keys), put.Value, 0))})
@@ -659,10 +641,8 @@ func TestALateReadChangesNothing(t *testing.T) {
 	r := newRig(t)
 	r.spec("db", 1, false)
 	r.demand("a", 0, ask(0, "db=1"))
-	late := Listing{Revision: r.etcd.Revision(), Pools: []string{"db"}}
-	for kv := range r.etcd.All(r.keys.Pool("db")) {
-		late.Pages = append(late.Pages, []*mvccpb.KeyValue{kv})
-	}
+	late := r.list(r.keys.Pool("db"))
+	late.Pools = []string{"db"}
 	r.hold("x", "db", 0)
 	r.d.Listed(late, r.now)
 	r.run()
@@ -746,16 +726,14 @@ func TestRefusedTransactions(t *testing.T) {
 	r.want("offers", r.offered())
 }
 
-// A listing of all replaces what is known, and ends offers whose keys it does not show. Pools with demands that are not pending
-// are read next.
-func TestListingsReplaceWhatIsKnown(t *testing.T) {
+// A restart replaces what is known, and ends offers whose keys are gone.
+func TestARestartReplacesWhatIsKnown(t *testing.T) {
 	r := newRig(t)
 	r.spec("db", 1, false)
 	r.demand("a", 0, ask(0, "db=1"))
 	r.run()
 	_, _ = r.etcd.Txn(&pbTxn{Success: ops(store.DeleteAll(r.keys.OffersAll()), store.Delete(r.key("a", 0, "db")))})
-	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
-	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
+	r.restart()
 	r.show()
 	if n := r.d.Demands(); n != 0 || len(r.d.book.keys) > 0 {
 		t.Errorf("%d demands, %d offers", n, len(r.d.book.keys))

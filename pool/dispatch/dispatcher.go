@@ -48,7 +48,7 @@ type Dispatcher struct {
 	counts   Counts
 }
 
-// New returns a dispatcher that knows nothing. Show it a [Listing] of all first.
+// New returns a dispatcher that knows nothing: see [Dispatcher.Restart].
 func New(o Options) *Dispatcher {
 	keys := wire.Keys{Keys: o.Keys}
 	return &Dispatcher{
@@ -76,49 +76,46 @@ func (d *Dispatcher) Demands() (n int) {
 // Pending returns how many pools are pending. A dispatcher that sleeps knows of none.
 func (d *Dispatcher) Pending() int { return len(d.view.pending) }
 
-// Listing is what was read at one revision: all keys of some pools and, if All is set, all offers and pending keys.
+// Listing is what was read at one revision.
 type Listing struct {
 	Revision int64
-	Pools    []string
-	All      bool
+	Pools    []string // of which all keys were read
 	Pages    [][]*mvccpb.KeyValue
+}
+
+// Restart records which keys there are below offers/ and pending/. It is to be called first, and again whenever events may be missing;
+// events may be shown only after it. All pools that are pending, and all that were known, are to be read then.
+func (d *Dispatcher) Restart(l Listing, now time.Duration) {
+	d.mark.current(now)
+	d.view.restart(l.Revision)
+	d.book.hide(l.Revision)
+	d.owners.unpass()
+	d.advances.hide()
+	for _, page := range l.Pages {
+		for _, kv := range page {
+			d.apply(&mvccpb.Event{Type: mvccpb.PUT, Kv: kv}, now)
+		}
+	}
+	d.shown(now)
+	for _, o := range d.owners.all {
+		d.left(o)
+	}
 }
 
 // Wants returns pools that have demands and are not known: all of their keys are to be read at one revision, that of the
 // last events or a later one.
 func (d *Dispatcher) Wants() []string { return d.view.read() }
 
-// Listed records a listing. The first one has to be of all, with each pool that is pending, and events may be shown only after
-// it. A listing of all replaces what is known: it is to be made again whenever events may be missing. Other pools of demands are
-// read next. Pools that were read too early, or at revision 0, for not at all, are to be read again.
+// Listed records pools that were read. Those that were read too early, or at revision 0, for not at all, are to be read again.
 func (d *Dispatcher) Listed(l Listing, now time.Duration) {
+	pools := d.view.awaited(l.Pools, l.Revision)
 	var early []*mvccpb.Event
-	if l.All {
-		d.mark.current(now)
-		d.view.begin(l.Revision)
-		d.book.hide(l.Revision)
-		d.owners.unpass()
-		d.advances.hide()
-		for name, p := range d.view.pools {
-			switch {
-			case slices.Contains(l.Pools, name):
-			case len(p.keys) > 0, p.known == reading: // it need not be pending, and may have demands
-				d.view.want(p)
-			default:
-				early = append(early, d.unlisted(p)...)
-			}
-		}
-	}
-	pools := l.Pools
-	if !l.All {
-		pools = d.view.awaited(pools, l.Revision)
-	}
 	for _, name := range pools {
-		early = append(early, d.listed(d.view.follow(name), l.Revision)...)
+		early = append(early, d.listed(d.view.pools[name], l.Revision)...)
 	}
 	for _, page := range l.Pages {
 		for _, kv := range page {
-			if name, _ := d.view.poolOf(string(kv.Key)); l.All || slices.Contains(pools, name) {
+			if name, _ := d.view.poolOf(string(kv.Key)); slices.Contains(pools, name) {
 				d.apply(&mvccpb.Event{Type: mvccpb.PUT, Kv: kv}, now)
 			}
 		}
@@ -129,9 +126,6 @@ func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 		}
 	}
 	d.shown(now)
-	for _, o := range d.owners.all {
-		d.left(o)
-	}
 }
 
 // listed forgets what is known of a pool that was read, and returns the events that came meanwhile.
@@ -146,15 +140,6 @@ func (d *Dispatcher) listed(p *followed, revision int64) []*mvccpb.Event {
 		}
 	}
 	return early
-}
-
-// unlisted forgets a pool that has no demands.
-func (d *Dispatcher) unlisted(p *followed) []*mvccpb.Event {
-	for name, key := range p.keys {
-		d.changed[batchName{name, key.first(p.name)}] = true
-	}
-	p.clear()
-	return p.unread(unknown, 0)
 }
 
 // lendIn lends a pool what is offered of it.
@@ -205,8 +190,8 @@ func (d *Dispatcher) apply(ev *mvccpb.Event, now time.Duration) {
 		if deleted {
 			revision = 0
 		}
-		if name := d.view.putPending(key, revision); revision > d.view.listed && !d.view.knows(name) {
-			d.view.want(d.view.follow(name)) // it has demands that no listing has shown
+		if name := d.view.putPending(key, revision); !deleted && !d.view.knows(name) {
+			d.view.want(d.view.follow(name)) // it has demands
 		}
 	}
 	d.touch()
@@ -218,12 +203,12 @@ func (d *Dispatcher) applyPool(ev *mvccpb.Event, key string, deleted bool, now t
 	demands := strings.HasPrefix(rest, "demands/")
 	p := d.view.pools[name]
 	switch {
-	case p == nil || p.known == unknown:
+	case p == nil:
 		if demands && !deleted && isPool(name) {
 			d.view.want(d.view.follow(name))
 		}
 		return false
-	case p.known == reading:
+	case !p.read:
 		if !p.wait(ev) {
 			d.view.want(p)
 		}
@@ -404,7 +389,7 @@ func (d *Dispatcher) Busy() bool {
 }
 
 // Sleep ends that the dispatcher follows pools, if there is nothing to follow: no demands, offers or pending pools for a
-// second, which its sign of life has said. It is to be woken by a listing of all when a key below pending/ is put after the
+// second, which its sign of life has said. It is to be woken by Restart when a key below pending/ is put after the
 // revision that is returned, or its own instance puts a demand.
 func (d *Dispatcher) Sleep(now time.Duration) (revision int64, ok bool) {
 	if d.Busy() || d.flight != nil || !d.mark.idle(now) || !d.view.complete() {
@@ -417,7 +402,7 @@ func (d *Dispatcher) Sleep(now time.Duration) (revision int64, ok bool) {
 func (d *Dispatcher) age(now time.Duration) {
 	d.await.age(d.view.revision)
 	for _, p := range d.view.byIndex {
-		if p == nil || p.known == reading || now-p.used <= forgetAfter {
+		if p == nil || !p.read || now-p.used <= forgetAfter {
 			continue
 		}
 		if len(p.keys)+d.book.perPool[p] == 0 {

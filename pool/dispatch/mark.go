@@ -57,6 +57,6 @@ func (m *mark) next(demands bool, now time.Duration) wire.Mark {
 // failed records that the last put may not have been carried out.
 func (m *mark) failed() { m.placed = false }
 
-// Stale reports whether the watch has shown nothing for so long that all is to be read again, by a listing of all and a new
+// Stale reports whether the watch has shown nothing for so long that all is to be read again, by Restart and a new
 // watch.
 func (d *Dispatcher) Stale(now time.Duration) bool { return d.mark.stale(now) }

@@ -27,6 +27,7 @@ type peer struct {
 	txn      *pb.TxnRequest
 	answered func(*pb.TxnResponse)
 	hungTo   time.Duration // it does nothing before
+	seen     bool          // the present role
 }
 
 // demands is a batch in etcd, or on its way.
@@ -76,7 +77,7 @@ func (p *peer) act(well bool) bool {
 		return true
 	case p.w.now < p.hungTo && !well:
 		return false
-	case p.seePassed(), p.takeOffers(well), p.takeOwn(well):
+	case p.seeRole(), p.seePassed(), p.takeOffers(well), p.takeOwn(well):
 		return true
 	}
 	return false
@@ -198,6 +199,26 @@ func (p *peer) find(ref wire.DemandRef) (*demands, *wire.Demand) {
 		}
 	}
 	return nil, nil
+}
+
+// seeRole puts the pools of its demands as pending, so that a new dispatcher knows of them.
+func (p *peer) seeRole() bool {
+	t, put := &pb.TxnRequest{}, map[string]bool{}
+	for _, d := range p.keys {
+		for _, name := range d.pools {
+			put[name] = !p.seen
+		}
+	}
+	p.seen = true
+	for _, name := range slices.Sorted(maps.Keys(put)) {
+		if put[name] {
+			t.Success = append(t.Success, store.Put(p.w.keys.Pending(name), wire.EncodeEmpty(), 0))
+		}
+	}
+	if len(t.Success) > 0 {
+		p.send(t, func(*pb.TxnResponse) {})
+	}
+	return len(t.Success) > 0
 }
 
 // seePassed deletes the key that says that it is passed, and puts its demands again.

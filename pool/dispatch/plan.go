@@ -133,7 +133,7 @@ func (p *plan) turn(l *lane) bool {
 // refused reports whether a pool that a demand needs does not exist, as far as is known.
 func (x *demand) refused() bool {
 	return slices.ContainsFunc(x.needs, func(n need) bool {
-		return n.pool.spec == nil && n.pool.known == known && len(n.pool.unreadable) == 0
+		return n.pool.spec == nil && n.pool.read && len(n.pool.unreadable) == 0
 	})
 }
 

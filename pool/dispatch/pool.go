@@ -22,20 +22,11 @@ type holding struct {
 	put    int64          // the revision
 }
 
-// knowledge is what is known of a pool.
-type knowledge int
-
-const (
-	unknown knowledge = iota // nothing, and it had no demands when all was read
-	reading                  // it is to be read
-	known
-)
-
 // followed is a pool that the dispatcher follows: one with demands, or that had some not long ago.
 type followed struct {
 	name  string
-	index int // of its capacity
-	known knowledge
+	index int  // of its capacity
+	read  bool // else it is to be read
 	// at is the revision at which it was read: events up to it are part of what was read. Those that came before it was
 	// read are in early; while it is to be read, those up to at were dropped.
 	at    int64
@@ -86,7 +77,7 @@ func (p *followed) clear() {
 // capacity returns what may be granted of the pool: nothing while it is read again, since what has come meanwhile is not known.
 func (p *followed) capacity() admit.Capacity {
 	c := admit.Capacity{Used: p.slots.Used()}
-	if p.spec != nil && p.known == known {
+	if p.spec != nil && p.read {
 		c.Limit, c.Open = p.spec.Limit, !p.spec.Paused && p.spec.Limit != pool.Closed && len(p.unreadable) == 0
 	}
 	return c
@@ -105,20 +96,15 @@ func (p *followed) wait(ev *mvccpb.Event) bool {
 func (p *followed) listed(revision int64) (early []*mvccpb.Event) {
 	early = p.early
 	p.clear()
-	p.known, p.at, p.early = known, revision, nil
+	p.read, p.at, p.early = true, revision, nil
 	return early
 }
 
-// unread forgets that a pool was read, and the events up to a revision that came since: what comes is to be kept until it is, or
-// to be dropped.
-func (p *followed) unread(k knowledge, latest int64) (early []*mvccpb.Event) {
-	early = p.early
-	p.known, p.at, p.early = k, latest, nil
-	return early
-}
+// unread forgets that a pool was read, and the events up to a revision that came since: it is to be read again.
+func (p *followed) unread(latest int64) { p.read, p.at, p.early = false, latest, nil }
 
 // awaits reports whether the pool is to be read, at a revision or a later one.
-func (p *followed) awaits(revision int64) bool { return p.known == reading && p.at <= revision }
+func (p *followed) awaits(revision int64) bool { return !p.read && p.at <= revision }
 
 // put records a key below the pool's prefix, other than one of demands. It returns what the main key of a claim says.
 func (p *followed) put(k wire.Keys, kv *mvccpb.KeyValue) (h holding, ok bool) {

@@ -33,7 +33,7 @@ func newRig(t testing.TB) *rig {
 	role := r.put(store.Put(r.keys.Role(), wire.EncodeRole(wire.Role{Host: "d", Instance: "i", Kind: wire.Service}), lease))
 	r.d = New(Options{Keys: r.keys.Keys, Host: "d", Instance: "i", Role: role, Lease: lease})
 	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
-	r.d.Listed(Listing{Revision: r.etcd.Revision(), All: true}, r.now)
+	r.d.Restart(Listing{Revision: r.etcd.Revision()}, r.now)
 	return r
 }
 
@@ -58,13 +58,35 @@ func (r *rig) show() {
 		}
 		r.d.Events(m.Revision, m.Events, r.now)
 	}
-	for _, name := range r.d.Wants() {
-		l := Listing{Revision: r.etcd.Revision(), Pools: []string{name}}
-		for kv := range r.etcd.All(r.keys.Pool(name)) {
+	r.read()
+}
+
+// read has the dispatcher read what it wants to know.
+func (r *rig) read() {
+	for names := r.d.Wants(); len(names) > 0; names = r.d.Wants() {
+		for _, name := range names {
+			l := r.list(r.keys.Pool(name))
+			l.Pools = []string{name}
+			r.d.Listed(l, r.now)
+		}
+	}
+}
+
+// list reads all keys with some prefixes.
+func (r *rig) list(prefixes ...string) Listing {
+	l := Listing{Revision: r.etcd.Revision()}
+	for _, prefix := range prefixes {
+		for kv := range r.etcd.All(prefix) {
 			l.Pages = append(l.Pages, []*mvccpb.KeyValue{kv})
 		}
-		r.d.Listed(l, r.now)
 	}
+	return l
+}
+
+// restart opens another watch.
+func (r *rig) restart() {
+	r.follow = r.etcd.Follow(Watched(r.keys.Keys), 0)
+	r.d.Restart(r.list(r.keys.OffersAll(), r.keys.Pending("")), r.now)
 }
 
 func (r *rig) spec(name string, limit int, paused bool) {

@@ -70,7 +70,7 @@ func (d *Dispatcher) Next(now time.Duration) (*pb.TxnRequest, bool) {
 	d.passSilent(f)
 	d.changeAdvances(f)
 	d.changePending(f, now)
-	if demands := d.Demands() > 0; now >= d.mark.due(demands) && !d.mark.stale(now) {
+	if demands := d.demands(); now >= d.mark.due(demands) && !d.mark.stale(now) {
 		f.mark = true
 		f.ops = append(f.ops, store.Put(d.keys.Mark(), wire.EncodeMark(d.mark.next(demands, now)), d.mark.lease))
 	}
@@ -80,6 +80,9 @@ func (d *Dispatcher) Next(now time.Duration) (*pb.TxnRequest, bool) {
 	d.flight = f
 	return &pb.TxnRequest{Compare: []*pb.Compare{store.ModEquals(d.keys.Role(), d.role)}, Success: f.ops}, true
 }
+
+// demands reports whether there are demands, or may be.
+func (d *Dispatcher) demands() bool { return d.Demands() > 0 || d.view.reading() }
 
 // touch has the next transaction planned again, and planned again what it has not got in.
 func (d *Dispatcher) touch() { d.dirty = true }
@@ -257,7 +260,7 @@ func (d *Dispatcher) Wake(now time.Duration) time.Duration {
 		return never
 	}
 	_, silent := d.silentKeys(now)
-	at := min(d.planAt, d.pending.again, silent, d.mark.due(d.Demands() > 0))
+	at := min(d.planAt, d.pending.again, silent, d.mark.due(d.demands()))
 	if d.dirty {
 		at = now
 	}

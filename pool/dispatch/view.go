@@ -19,7 +19,7 @@ const forgetAfter = 10 * time.Second
 type view struct {
 	keys     wire.Keys
 	revision int64
-	listed   int64 // the revision of the last listing of all; 0 before
+	listed   int64 // the revision of the last restart; 0 before
 	latest   int64 // that of the last event, which may not be shown yet
 	pools    map[string]*followed
 	byIndex  []*followed // nil where there is none
@@ -66,10 +66,13 @@ func (v *view) sleep() int64 {
 	return v.revision
 }
 
-// begin begins a listing of all at a revision.
-func (v *view) begin(revision int64) {
+// restart forgets which pools are pending, and has all pools read, at a revision or a later one.
+func (v *view) restart(revision int64) {
 	v.revision, v.listed, v.latest = max(v.revision, revision), revision, max(v.latest, revision)
 	clear(v.pending)
+	for _, p := range v.pools {
+		v.want(p)
+	}
 }
 
 // read returns the pools to be read.
@@ -81,7 +84,7 @@ func (v *view) read() []string {
 
 // want has a pool read.
 func (v *view) want(p *followed) {
-	p.unread(reading, v.latest)
+	p.unread(v.latest)
 	v.wants[p.name] = true
 }
 
@@ -89,7 +92,7 @@ func (v *view) want(p *followed) {
 func (v *view) awaited(names []string, revision int64) (all []string) {
 	for _, name := range names {
 		switch p := v.pools[name]; {
-		case p == nil || p.known != reading: // it is not followed, or what is known is later
+		case p == nil || p.read: // it is not followed, or what is known is later
 		case p.awaits(revision):
 			all = append(all, name)
 		default:
@@ -99,8 +102,8 @@ func (v *view) awaited(names []string, revision int64) (all []string) {
 	return all
 }
 
-// wantAll has the other pools of demands read that are not known: a listing of all may have the pending ones only, and a demand
-// keeps one of its pools pending at least.
+// wantAll has the other pools of demands read that are not known: those that are pending are read first, and a demand keeps
+// one of its pools pending at least.
 func (v *view) wantAll(p *followed, key demandsKey) {
 	names := []string{key.first(p.name)}
 	if len(key.List) > 0 {
@@ -150,16 +153,21 @@ func (v *view) isNew(key string, revision int64) bool {
 	if p == nil {
 		return revision > v.listed
 	}
-	return p.known != known || revision > p.at
+	return !p.read || revision > p.at
 }
 
 func isPool(name string) bool { return pool.ValidateName(name) == nil }
+
+// reading reports whether there may be demands that are not known, as pools are to be read.
+func (v *view) reading() bool {
+	return slices.ContainsFunc(v.byIndex, func(p *followed) bool { return p != nil && !p.read })
+}
 
 // complete reports whether the view has all of its pools at one revision: else a demand of several pools may be known in
 // part.
 func (v *view) complete() bool {
 	for _, p := range v.byIndex {
-		if p != nil && (p.known == reading || p.at > v.revision) {
+		if p != nil && (!p.read || p.at > v.revision) {
 			return false
 		}
 	}
@@ -168,6 +176,5 @@ func (v *view) complete() bool {
 
 // knows reports whether the demands of a pool are known, or will be. It is true for what is no name of a pool.
 func (v *view) knows(name string) bool {
-	p := v.pools[name]
-	return p != nil && p.known != unknown || !isPool(name)
+	return v.pools[name] != nil || !isPool(name)
 }

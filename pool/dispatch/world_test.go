@@ -133,34 +133,25 @@ func (w *queueWorld) takeRole() {
 	c.d = New(Options{Keys: w.keys.Keys, Host: c.peer.host, Instance: c.peer.name, Role: c.role, Lease: c.lease})
 	w.chair = c
 	clear(w.firstAt) // a new dispatcher counts from its own start
+	for _, p := range w.owners {
+		p.seen = false
+	}
 	w.readAll(c)
 	w.seen["roles"]++
 }
 
-// readAll opens the watch of a dispatcher and reads all, at a revision that may be later.
+// readAll opens the watch of a dispatcher and has it read all, at a revision that may be later.
 func (w *queueWorld) readAll(c *chair) {
 	c.follow = w.etcd.Follow(Watched(w.keys.Keys), 0)
 	c.read, c.asleep = nil, false
 	w.idle(w.IntN(3))
-	l := Listing{Revision: w.etcd.Revision(), All: true}
-	with := map[string]bool{}
-	for kv := range w.etcd.All(w.keys.Pools()) {
-		if d, err := w.keys.DemandKey(string(kv.Key)); err == nil {
-			with[d.Pool] = true
-		}
-	}
-	l.Pools = slices.Sorted(maps.Keys(with))
-	for kv := range w.etcd.All(w.keys.Prefix()) {
-		name, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), w.keys.Pools()), "/")
-		if w.inView(kv) && (!strings.HasPrefix(string(kv.Key), w.keys.Pools()) || with[name]) {
+	l := Listing{Revision: w.etcd.Revision()}
+	for _, prefix := range []string{w.keys.OffersAll(), w.keys.Pending("")} {
+		for kv := range w.etcd.All(prefix) {
 			l.Pages = append(l.Pages, []*mvccpb.KeyValue{kv})
 		}
 	}
-	w.listed(c, l)
-}
-
-func (w *queueWorld) listed(c *chair, l Listing) {
-	c.d.Listed(l, w.now)
+	c.d.Restart(l, w.now)
 }
 
 // idle has owners go on.
@@ -304,7 +295,7 @@ func (w *queueWorld) show(c *chair, revisions int) bool {
 	if len(c.read) > 0 {
 		l := c.read[0]
 		c.read = c.read[1:]
-		w.listed(c, l)
+		c.d.Listed(l, w.now)
 		return true
 	}
 	m, ok := c.follow.Next(revisions)
@@ -598,7 +589,7 @@ func (w *queueWorld) plans(c *chair) func() {
 	d := c.d
 	ready := d.view.listed > 0 && d.flight == nil && !d.lost && (d.dirty || w.now >= d.planAt) && len(d.order.lanes) > 0
 	for _, p := range d.view.pools {
-		ready = ready && p.known != reading && p.at <= d.view.revision
+		ready = ready && p.read && p.at <= d.view.revision
 	}
 	if !ready {
 		return func() {}
@@ -1034,9 +1025,6 @@ func (w *queueWorld) checkRest() {
 		w.check(waits[name], "rest: %s is pending, and nobody waits", name)
 	}
 	for name, p := range d.view.pools {
-		if p.known == unknown {
-			continue
-		}
 		w.check(p.slots.Held() == s.pools[name].slots.Held(), "rest: %d slots of %s are held in the view, %d in etcd", p.slots.Held(), name, s.pools[name].slots.Held())
 		w.check(p.slots.Used() == p.slots.Held(), "rest: slots of %s are lent", name)
 	}

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"math"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -211,7 +210,7 @@ func (h *hosting) list(ctx context.Context) {
 	h.state, h.early, h.known = listing, nil, true
 	d, l, keys := h.d, dispatch.Listing{}, wire.Keys{Keys: h.e.cfg.Keys}
 	h.e.fetch(ctx, func(ctx context.Context) (err error) {
-		l, err = listAll(ctx, h.e.cfg.Backend, keys)
+		l, err = listOffers(ctx, h.e.cfg.Backend, keys)
 		return err
 	}, func(err error) {
 		switch {
@@ -228,7 +227,7 @@ func (h *hosting) list(ctx context.Context) {
 // listed shows the dispatcher what was read, and what has happened meanwhile.
 func (h *hosting) listed(l dispatch.Listing) {
 	now := h.e.now()
-	h.d.Listed(l, now)
+	h.d.Restart(l, now)
 	h.state, h.asked, h.since = awake, now, now
 	h.keys.progress()
 	for _, m := range h.early {
@@ -281,7 +280,7 @@ func (h *hosting) readPools(ctx context.Context, now time.Duration) {
 	h.wants.begin()
 	d, l, keys := h.d, dispatch.Listing{Pools: names}, wire.Keys{Keys: h.e.cfg.Keys}
 	h.e.fetch(ctx, func(ctx context.Context) (err error) {
-		l, err = listPools(ctx, h.e.cfg.Backend, keys, names, 0)
+		l, err = listPools(ctx, h.e.cfg.Backend, keys, names)
 		return err
 	}, func(err error) {
 		if h.wants.answered(err, h.e.now()); err != nil {
@@ -301,33 +300,23 @@ func (h *hosting) wakes(now time.Duration) time.Duration {
 	return min(h.d.Wake(now), h.asked+progressEvery)
 }
 
-// listAll reads what a dispatcher needs to know when it begins: offers, which pools are pending, and these.
-func listAll(ctx context.Context, b store.Backend, keys wire.Keys) (l dispatch.Listing, err error) {
-	var names []string
-	var kvs [][]*mvccpb.KeyValue
-	revision, err := store.Pages{Prefix: keys.OffersAll()}.Each(ctx, b, func(p store.Page) bool {
-		kvs = append(kvs, p.KVs)
-		return true
-	})
-	if err == nil {
-		_, err = store.Pages{Prefix: keys.Pending(""), Revision: revision}.Each(ctx, b, func(p store.Page) bool {
-			kvs = append(kvs, p.KVs)
-			for _, kv := range p.KVs {
-				names = append(names, strings.TrimPrefix(string(kv.Key), keys.Pending("")))
-			}
+// listOffers reads what is of no pool: offers, and which pools are pending.
+func listOffers(ctx context.Context, b store.Backend, keys wire.Keys) (l dispatch.Listing, err error) {
+	for _, prefix := range []string{keys.OffersAll(), keys.Pending("")} {
+		l.Revision, err = store.Pages{Prefix: prefix, Revision: l.Revision}.Each(ctx, b, func(p store.Page) bool {
+			l.Pages = append(l.Pages, p.KVs)
 			return true
 		})
+		if err != nil {
+			return l, err
+		}
 	}
-	if err == nil {
-		l, err = listPools(ctx, b, keys, names, revision)
-	}
-	l.All, l.Revision, l.Pages = true, revision, append(kvs, l.Pages...)
-	return l, err
+	return l, nil
 }
 
-// listPools reads pools at a revision; 0 is the present one.
-func listPools(ctx context.Context, b store.Backend, keys wire.Keys, names []string, revision int64) (l dispatch.Listing, err error) {
-	l.Pools, l.Revision = names, revision
+// listPools reads pools at one revision.
+func listPools(ctx context.Context, b store.Backend, keys wire.Keys, names []string) (l dispatch.Listing, err error) {
+	l.Pools = names
 	for _, name := range names {
 		if l.Revision, err = (store.Pages{Prefix: keys.Pool(name), Revision: l.Revision}).Each(ctx, b, func(p store.Page) bool {
 			l.Pages = append(l.Pages, p.KVs)

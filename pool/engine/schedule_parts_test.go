@@ -494,7 +494,7 @@ func (h *seat) list() {
 	d, keys := h.d, h.n.w.keys
 	var l dispatch.Listing
 	h.n.query(func(b store.Backend) (err error) {
-		l, err = listAll(context.Background(), b, keys)
+		l, err = listOffers(context.Background(), b, keys)
 		return err
 	}, func(err error) {
 		h.n.w.after(h.n.w.listingTime(), func() {
@@ -520,7 +520,7 @@ func (w *world) listingTime() time.Duration {
 
 func (h *seat) listed(l dispatch.Listing) {
 	now := h.n.w.now
-	h.d.Listed(l, now)
+	h.d.Restart(l, now)
 	h.state, h.asked, h.since, h.view = awake, now, now, max(h.view, l.Revision)
 	h.keys.progress()
 	for _, m := range h.early {
@@ -580,7 +580,7 @@ func (h *seat) readPools() {
 	d := h.d
 	var l dispatch.Listing
 	h.n.query(func(b store.Backend) (err error) {
-		l, err = listPools(context.Background(), b, w.keys, names, 0)
+		l, err = listPools(context.Background(), b, w.keys, names)
 		return err
 	}, func(err error) {
 		h.wants.answered(err, w.now)
