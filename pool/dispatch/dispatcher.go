@@ -102,20 +102,20 @@ func (d *Dispatcher) Restart(l Listing, now time.Duration) {
 	}
 }
 
-// Wants returns pools that have demands and are not known: all of their keys are to be read at one revision, that of the
-// last events or a later one.
-func (d *Dispatcher) Wants() []string { return d.view.read() }
+// Wants returns the pools that have demands and are not known, until [Dispatcher.Listed] has shown them: all of their keys are to be
+// read at one revision, that of the last events or a later one.
+func (d *Dispatcher) Wants() []string { return d.view.wanted() }
 
-// Listed records pools that were read. Those that were read too early, or at revision 0, for not at all, are to be read again.
+// Listed records pools that were read. Those that were read too early, or at revision 0, for not at all, are still wanted.
 func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 	pools := d.view.awaited(l.Pools, l.Revision)
 	var early []*mvccpb.Event
-	for _, name := range pools {
-		early = append(early, d.listed(d.view.pools[name], l.Revision)...)
+	for _, p := range pools {
+		early = append(early, d.listed(p, l.Revision)...)
 	}
 	for _, page := range l.Pages {
 		for _, kv := range page {
-			if name, _ := d.view.poolOf(string(kv.Key)); slices.Contains(pools, name) {
+			if name, _ := d.view.poolOf(string(kv.Key)); slices.Contains(pools, d.view.pools[name]) {
 				d.apply(&mvccpb.Event{Type: mvccpb.PUT, Kv: kv}, now)
 			}
 		}

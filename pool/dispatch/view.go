@@ -24,11 +24,10 @@ type view struct {
 	pools    map[string]*followed
 	byIndex  []*followed // nil where there is none
 	pending  map[string]int64
-	wants    map[string]bool // pools to be read
 }
 
 func newView(keys wire.Keys) view {
-	return view{keys: keys, pools: map[string]*followed{}, pending: map[string]int64{}, wants: map[string]bool{}}
+	return view{keys: keys, pools: map[string]*followed{}, pending: map[string]int64{}}
 }
 
 // follow returns a pool that is followed from now on.
@@ -50,7 +49,6 @@ func (v *view) follow(name string) *followed {
 func (v *view) forget(p *followed) {
 	delete(v.pools, p.name)
 	p.clear()
-	delete(v.wants, p.name)
 	v.byIndex[p.index] = nil
 }
 
@@ -75,28 +73,25 @@ func (v *view) restart(revision int64) {
 	}
 }
 
-// read returns the pools to be read.
-func (v *view) read() []string {
-	all := slices.Sorted(maps.Keys(v.wants))
-	clear(v.wants)
-	return all
+// want has a pool read, at the revision of the last event or a later one.
+func (v *view) want(p *followed) { p.unread(v.latest) }
+
+// wanted returns the pools to be read, by name.
+func (v *view) wanted() (names []string) {
+	for name, p := range v.pools {
+		if !p.read {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
-// want has a pool read.
-func (v *view) want(p *followed) {
-	p.unread(v.latest)
-	v.wants[p.name] = true
-}
-
-// awaited returns those of some pools that are to be read, and were at a revision that is late enough. The others are read again.
-func (v *view) awaited(names []string, revision int64) (all []string) {
+// awaited returns those of some pools that are to be read, and were at a revision that is late enough.
+func (v *view) awaited(names []string, revision int64) (all []*followed) {
 	for _, name := range names {
-		switch p := v.pools[name]; {
-		case p == nil || p.read: // it is not followed, or what is known is later
-		case p.awaits(revision):
-			all = append(all, name)
-		default:
-			v.wants[name] = true
+		if p := v.pools[name]; p != nil && p.awaits(revision) {
+			all = append(all, p)
 		}
 	}
 	return all

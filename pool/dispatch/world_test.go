@@ -320,6 +320,9 @@ func (w *queueWorld) show(c *chair, revisions int) bool {
 		}
 	}
 	for _, name := range c.d.Wants() {
+		if slices.ContainsFunc(c.read, func(l Listing) bool { return l.Pools[0] == name }) {
+			continue
+		}
 		l := Listing{Revision: w.etcd.Revision(), Pools: []string{name}}
 		for kv := range w.etcd.All(w.keys.Pool(name)) {
 			l.Pages = append(l.Pages, []*mvccpb.KeyValue{kv})
