@@ -2,11 +2,13 @@
 // same capacities and waiters decide the same.
 package admit
 
+import "slices"
+
 // Unlimited is the limit of a pool without one.
 const Unlimited = -1
 
-// UnlimitedCapacity is the free slots of a pool without a limit: more than can ever be held.
-const UnlimitedCapacity = 1 << 40
+// unlimitedCapacity is the free slots of a pool without a limit: more than can ever be held.
+const unlimitedCapacity = 1 << 40
 
 // Capacity is what [Admit] needs to know of a pool.
 type Capacity struct {
@@ -80,7 +82,7 @@ func (k *Walk) Next(w *Waiter) Verdict {
 	switch {
 	case !possible(k.capacities, w):
 		return Impossible
-	case Fits(k.free, w):
+	case fits(k.free, w):
 		take(k.free, w)
 		return Fit
 	case w.Reserve && !anyOf(k.reserved, w):
@@ -100,7 +102,9 @@ func (k *Walk) Free() []int { return k.free }
 func (k *Walk) Reserved() []bool { return k.reserved }
 
 // AnyFree reports whether any pool has a free slot after the waiters so far.
-func (k *Walk) AnyFree() bool { return anyFree(k.free) }
+func (k *Walk) AnyFree() bool {
+	return slices.ContainsFunc(k.free, func(n int) bool { return n > 0 })
+}
 
 // FreeSlots returns the free slots of each pool, below 0 after a limit was lowered.
 func FreeSlots(capacities []Capacity) []int {
@@ -108,20 +112,10 @@ func FreeSlots(capacities []Capacity) []int {
 	for i, r := range capacities {
 		free[i] = r.Limit - r.Used
 		if r.Limit == Unlimited {
-			free[i] = UnlimitedCapacity
+			free[i] = unlimitedCapacity
 		}
 	}
 	return free
-}
-
-// anyFree reports whether any pool has a free slot.
-func anyFree(free []int) bool {
-	for _, n := range free {
-		if n > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // possible reports whether the waiter could be granted if nothing else were held.
@@ -135,8 +129,8 @@ func possible(capacities []Capacity, w *Waiter) bool {
 	return true
 }
 
-// Fits reports whether a waiter fits in the free slots of its pools.
-func Fits(free []int, w *Waiter) bool {
+// fits reports whether a waiter fits in the free slots of its pools.
+func fits(free []int, w *Waiter) bool {
 	for _, n := range w.Needs {
 		if free[n.Pool] < n.N {
 			return false

@@ -153,7 +153,7 @@ func TestWithoutReservationsNothingThatFitsIsLeftBehind(t *testing.T) {
 			take(free, waiters[i])
 		}
 		for i, w := range waiters {
-			if !slices.Contains(in, i) && possible(capacities, w) && Fits(free, w) {
+			if !slices.Contains(in, i) && possible(capacities, w) && fits(free, w) {
 				t.Fatalf("waiter %d still fits", i)
 			}
 		}

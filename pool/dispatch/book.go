@@ -62,32 +62,26 @@ type book struct {
 	// were committed.
 	own     map[wire.DemandRef][]*open
 	queue   []*open                // in the order in which they were put; some are closed
-	perPool map[*followed]int      // claims in open offers
-	whole   map[*followed]int      // of those, claims that are alone in their pools
+	perPool counts[*followed]      // claims in open offers
+	whole   counts[*followed]      // of those, claims that are alone in their pools
 	leaving []*open                // those that are gone when the view is at a revision, unless it shows them
 	strays  map[wire.OfferKey]bool // keys that are in etcd and to be deleted, as they are none of these
 }
 
 func newBook() book {
-	return book{keys: map[wire.OfferKey]*open{}, own: map[wire.DemandRef][]*open{}, perPool: map[*followed]int{}, whole: map[*followed]int{}, strays: map[wire.OfferKey]bool{}}
+	return book{keys: map[wire.OfferKey]*open{}, own: map[wire.DemandRef][]*open{}, perPool: counts[*followed]{}, whole: counts[*followed]{}, strays: map[wire.OfferKey]bool{}}
 }
 
-// lend counts a loan, which an offer is going to have.
-func (b *book) lend(l *loan) { b.count(l, 1) }
-
+// count counts a claim in an open offer, or with -1 one that is no longer open.
 func (b *book) count(l *loan, n int) {
+	if l.refused {
+		return
+	}
+	l.demand.owner.offered(l.demand, n)
 	for _, need := range l.demand.needs {
-		if l.refused {
-			continue
-		}
-		if b.perPool[need.pool] += n; b.perPool[need.pool] <= 0 {
-			delete(b.perPool, need.pool)
-		}
-		if !l.whole {
-			continue
-		}
-		if b.whole[need.pool] += n; b.whole[need.pool] <= 0 {
-			delete(b.whole, need.pool)
+		b.perPool.add(need.pool, n)
+		if l.whole {
+			b.whole.add(need.pool, n)
 		}
 	}
 }

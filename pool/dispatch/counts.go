@@ -7,7 +7,6 @@ type Count int
 const (
 	Offered         Count = iota // claims that were offered slots by a key
 	OfferedOwn                   // claims of its own instance that were offered slots in memory
-	Refused                      // claims that were refused, since a pool that they need does not exist
 	Committed                    // claims that have taken what they were offered
 	Declined                     // claims whose offer came to nothing
 	Withdrawn                    // claims whose offer was taken back, or that have ended meanwhile

@@ -52,9 +52,6 @@ func (d *Dispatcher) closed(o *open, now time.Duration) {
 		for i, h := range l.held {
 			x.needs[i].pool.slots.Return(h)
 		}
-		if !l.refused {
-			o.owner.offered(x, -1)
-		}
 		x.returned()
 		how := Withdrawn
 		switch {

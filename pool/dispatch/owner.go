@@ -20,10 +20,9 @@ const (
 type owner struct {
 	instance
 	hash    uint32
-	demands int            // that have not ended
-	open    map[string]int // claims in open offers, by pool
-	offers  int            // claims in open offers
-	names   map[int]bool   // of offers keys
+	demands int               // that have not ended
+	open    counts[*followed] // claims in open offers, by pool
+	names   map[int]bool      // of offers keys
 	passing passing
 	wrote   int64           // the last revision in which it has written
 	silent  []time.Duration // when it was silent, within a minute
@@ -40,7 +39,7 @@ type owners struct {
 func (o *owners) of(i instance) *owner {
 	x := o.all[i]
 	if x == nil {
-		x = &owner{instance: i, hash: slots.Hash(i.host, i.name), open: map[string]int{}, names: map[int]bool{}}
+		x = &owner{instance: i, hash: slots.Hash(i.host, i.name), open: counts[*followed]{}, names: map[int]bool{}}
 		if o.all[i] = x; o.byHost[i.host] == nil {
 			o.byHost[i.host] = map[*owner]bool{}
 		}
@@ -51,7 +50,7 @@ func (o *owners) of(i instance) *owner {
 
 // forget forgets an owner of which there is nothing to remember.
 func (o *owners) forget(x *owner) {
-	if busy := !x.idle() || x.offers > 0 || len(x.names) > 0; busy || x.passing != served || o.all[x.instance] != x {
+	if busy := !x.idle() || len(x.open)+len(x.names) > 0; busy || x.passing != served || o.all[x.instance] != x {
 		return
 	}
 	delete(o.all, x.instance)
@@ -73,11 +72,8 @@ func (x *owner) waiting(n int) { x.demands += n }
 // offered counts a claim in an open offer, or with -1 one that is no longer open.
 func (x *owner) offered(of *demand, n int) {
 	for _, need := range of.needs {
-		if x.open[need.pool.name] += n; x.open[need.pool.name] <= 0 {
-			delete(x.open, need.pool.name)
-		}
+		x.open.add(need.pool, n)
 	}
-	x.offers += n
 }
 
 // newName returns the lowest free name of an offers key from one on, which is then in use.

@@ -148,7 +148,7 @@ func (p *plan) passes(x *demand) bool {
 		if n.pool.waiting[x.owner] > 0 {
 			others--
 		}
-		if open := x.owner.open[n.pool.name] + p.held[ownerPool{x.owner, n.pool}]; others > 0 && open >= boundOf(n.pool.capacity().Limit, others) {
+		if open := x.owner.open[n.pool] + p.held[ownerPool{x.owner, n.pool}]; others > 0 && open >= boundOf(n.pool.capacity().Limit, others) {
 			return true
 		}
 	}
@@ -247,13 +247,16 @@ func (p *plan) offer(l *loan) {
 			bytes += len(b.Runs) * runBytes
 		}
 	}
-	p.d.book.lend(l)
-	if x.offered(); !l.refused {
-		o.offered(x, 1)
-	}
-	if p.count(l); o.instance == p.d.self {
+	p.d.book.count(l, 1)
+	if x.offered(); o.instance == p.d.self {
+		if !l.refused {
+			p.d.counts.add(OfferedOwn)
+		}
 		p.d.offerOwn(&open{owner: o, loans: []*loan{l}, since: p.now})
 		return
+	}
+	if !l.refused {
+		p.d.counts.add(Offered)
 	}
 	p.bytes += bytes
 	last := p.made[o]
@@ -266,17 +269,6 @@ func (p *plan) offer(l *loan) {
 		p.d.book.add(last)
 	}
 	last.add(l, keys)
-}
-
-func (p *plan) count(l *loan) {
-	switch {
-	case l.refused:
-		p.d.counts.add(Refused)
-	case l.demand.owner.instance == p.d.self:
-		p.d.counts.add(OfferedOwn)
-	default:
-		p.d.counts.add(Offered)
-	}
 }
 
 // alone reports whether an offer has a key for itself: one of blocks.

@@ -2,40 +2,32 @@ package dispatch
 
 import (
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/berthhq/berth/pool/wire"
 )
 
-// reason is why an instance takes the role.
-type reason int
+// reason is why an instance takes the role, as it is counted.
+type reason string
 
 const (
-	noReason  reason = iota
-	vacant           // nobody dispatches
-	named            // the one that ends names it
-	outranked        // its kind goes before that of the dispatcher
-	orphaned         // it has its name, and is not known to it
-	silent           // the dispatcher shows no sign of life
+	noReason  reason = ""
+	vacant    reason = "vacant"    // nobody dispatches
+	named     reason = "named"     // the one that ends names it
+	outranked reason = "outranked" // its kind goes before that of the dispatcher
+	orphaned  reason = "orphaned"  // it has its name, and is not known to it
+	silent    reason = "silent"    // the dispatcher shows no sign of life
 )
-
-// names of the reasons, as they are counted.
-var names = map[reason]string{vacant: "vacant", named: "named", outranked: "outranked", orphaned: "orphaned", silent: "silent"}
 
 // Reasons returns the names of all reasons for which an instance takes the role: nobody has it (vacant), the one that ends
 // names the instance (named), the process of the other one goes behind (outranked), an earlier process of the instance has it
 // (orphaned), or the other one shows no sign of life (silent).
-func Reasons() []string { return slices.Sorted(maps.Values(names)) }
+func Reasons() []string {
+	return []string{string(named), string(orphaned), string(outranked), string(silent), string(vacant)}
+}
 
 // Taken returns how often the instance has taken the role, by the names of the reasons.
-func (s *Succession) Taken() map[string]int {
-	all := map[string]int{}
-	for why, n := range s.times {
-		all[names[why]] = n
-	}
-	return all
-}
+func (s *Succession) Taken() map[string]int { return maps.Clone(s.times) }
 
 // takeOver is why and when an instance takes the role.
 type takeOver struct {

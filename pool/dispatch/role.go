@@ -103,7 +103,7 @@ type Succession struct {
 	took   time.Duration // when it has taken the role
 	why    reason        // of the last transaction that takes the role
 	value  wire.Role     // in that transaction
-	times  map[reason]int
+	times  map[string]int
 	seized time.Duration // when it has last taken the role from one that lives
 	pause  time.Duration // until when nothing is sent
 
@@ -115,7 +115,7 @@ type Succession struct {
 // NewSuccession returns the succession of an instance. A process that may become the leading coordinator is of the kind
 // [wire.Coordinator].
 func NewSuccession(keys wire.Keys, host, instance string, kind wire.Kind) *Succession {
-	return &Succession{keys: keys, host: host, instance: instance, kind: kind, hash: slots.Hash(host, instance), seized: -seizeAgain, times: map[reason]int{}}
+	return &Succession{keys: keys, host: host, instance: instance, kind: kind, hash: slots.Hash(host, instance), seized: -seizeAgain, times: map[string]int{}}
 }
 
 // Set shows the instance as it is now. Its demands count from the call that first shows them.
@@ -322,7 +322,7 @@ func (s *Succession) Answer(now time.Duration, resp *pb.TxnResponse, err error) 
 // taken records that the role was taken at a revision. Another instance may have taken it since.
 func (s *Succession) taken(now time.Duration, rev int64) {
 	s.stage, s.role, s.took, s.idle = stageDispatching, rev, now, now
-	s.times[s.why]++
+	s.times[string(s.why)]++
 	if s.why == orphaned || s.why == outranked {
 		s.seized = now
 	}
