@@ -50,7 +50,6 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/registry"
 	"github.com/berthhq/berth/sidecar/source"
 )
@@ -318,17 +317,7 @@ func perform(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // of berth.
 type operator struct {
 	inspect.Operator
-	backend store.Backend
-	keys    store.Keys
-}
-
-// read reads all pools at one revision.
-func (o *operator) read(ctx context.Context) (*list.State, error) {
-	r, err := list.Read(ctx, o.backend, o.keys)
-	if err != nil {
-		return nil, store.Problem("the pools could not be read", err)
-	}
-	return r, nil
+	etcd inspect.Snapshot
 }
 
 // probeTimeout bounds how long a command waits for etcd at its start.
@@ -344,7 +333,7 @@ func (r *request) connect(do func() error) error {
 		runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention).Bound(s.MaxRunEvents)}
 		r.operator = &operator{
 			inspect.NewOperator(inspect.NewSnapshot(runs), audit.OnEtcd(backend, hostName(s))),
-			backend, keys,
+			inspect.Snapshot{Backend: backend, Keys: keys},
 		}
 		way{r: r}.say("etcd at " + s.EtcdAt())
 		return pool.Suggest(do(), func() []string {

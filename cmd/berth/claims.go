@@ -45,7 +45,7 @@ func claimsListCommand() *cli.Command {
 }
 
 func claimsList(r *request) error {
-	all, err := r.read(r.ctx())
+	all, err := r.etcd.Read(r.ctx())
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func claimsRevoke(r *request, wait time.Duration) error {
 	gone := done.Forced
 	if !gone && wait > 0 {
 		gone, err = waitGone(r.ctx(), wait, func() (bool, error) {
-			all, err := r.read(r.ctx())
+			all, err := r.etcd.Read(r.ctx())
 			if err != nil {
 				return false, err
 			}

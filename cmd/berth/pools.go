@@ -424,12 +424,12 @@ func orphanedOf(r *request, holders []pool.HolderStatus, waiters []pool.WaiterSt
 		}
 	}
 	slices.Sort(ended)
-	stuck, err := list.Stuck(r.ctx(), r.backend, r.keys, slices.Compact(ended))
+	stuck, err := list.Stuck(r.ctx(), r.etcd.Backend, r.etcd.Keys, slices.Compact(ended))
 	return all, stuck, err
 }
 
 func verify(r *request) error {
-	all, err := r.read(r.ctx())
+	all, err := r.etcd.Read(r.ctx())
 	if err != nil {
 		return err
 	}

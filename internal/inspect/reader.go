@@ -55,8 +55,8 @@ type Snapshot struct {
 	Keys    store.Keys
 }
 
-// read reads all pools at one revision.
-func (s Snapshot) read(ctx context.Context) (*list.State, error) {
+// Read reads all pools at one revision.
+func (s Snapshot) Read(ctx context.Context) (*list.State, error) {
 	r, err := list.Read(ctx, s.Backend, s.Keys)
 	if err != nil {
 		return nil, store.Problem("the pools could not be read", err)
@@ -66,7 +66,7 @@ func (s Snapshot) read(ctx context.Context) (*list.State, error) {
 
 // Pools implements [Source].
 func (s Snapshot) Pools(ctx context.Context) ([]pool.Status, error) {
-	r, err := s.read(ctx)
+	r, err := s.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (s Snapshot) Pools(ctx context.Context) ([]pool.Status, error) {
 
 // Pool implements [Source].
 func (s Snapshot) Pool(ctx context.Context, name string) (pool.Detail, error) {
-	r, err := s.read(ctx)
+	r, err := s.Read(ctx)
 	if err != nil {
 		return pool.Detail{}, err
 	}
@@ -84,7 +84,7 @@ func (s Snapshot) Pool(ctx context.Context, name string) (pool.Detail, error) {
 
 // Claims implements [Source].
 func (s Snapshot) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.WaiterStatus, error) {
-	r, err := s.read(ctx)
+	r, err := s.Read(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -94,7 +94,7 @@ func (s Snapshot) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.Waite
 
 // Why implements [Source].
 func (s Snapshot) Why(ctx context.Context, claim string) (pool.Why, error) {
-	r, err := s.read(ctx)
+	r, err := s.Read(ctx)
 	if err != nil {
 		return pool.Why{}, err
 	}
@@ -103,7 +103,7 @@ func (s Snapshot) Why(ctx context.Context, claim string) (pool.Why, error) {
 
 // Space implements [Source].
 func (s Snapshot) Space(ctx context.Context) (*pool.Space, error) {
-	r, err := s.read(ctx)
+	r, err := s.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
