@@ -111,9 +111,17 @@ func (fl *fleet) executor() store.LeaseID {
 	return id
 }
 
+// onLease is a [run.Home] for runs without pools.
+type onLease struct {
+	run.Home
+	lease store.LeaseID
+}
+
+func (l onLease) Lease(context.Context) (store.LeaseID, error) { return l.lease, nil }
+
 func (fl *fleet) start(id string, lease store.LeaseID) *run.Run {
 	fl.t.Helper()
-	r, err := fl.Start(fl.t.Context(), id, run.Executor{Host: "x", Instance: "sidecar"}, run.OnLease(lease))
+	r, err := fl.Start(fl.t.Context(), id, run.Executor{Host: "x", Instance: "sidecar"}, onLease{lease: lease})
 	if err != nil {
 		fl.t.Fatal(err)
 	}

@@ -178,17 +178,6 @@ type Home interface {
 	TakeOver(ctx context.Context, r *Run, x store.Extra) (fence store.Fence, err error)
 }
 
-// OnLease is a [Home] for runs without pools.
-type OnLease store.LeaseID
-
-// Lease returns l.
-func (l OnLease) Lease(context.Context) (store.LeaseID, error) { return store.LeaseID(l), nil }
-
-// TakeOver fails: there is no claim.
-func (l OnLease) TakeOver(_ context.Context, r *Run, _ store.Extra) (store.Fence, error) {
-	return 0, problem.New(problem.Internal, "run %q needs pools, and nothing here can hold slots", r.ID)
-}
-
 // Start gives an admitted run to an executor. The revision of the returned run is the
 // fencing token of the attempt. A queued run is a RunNotAdmitted problem, a run of another
 // executor a RunTaken problem.

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -76,8 +77,16 @@ func (r *rig) lease() store.LeaseID {
 	return id
 }
 
+// onLease is a [Home] for runs without pools.
+type onLease struct {
+	Home
+	lease store.LeaseID
+}
+
+func (l onLease) Lease(context.Context) (store.LeaseID, error) { return l.lease, nil }
+
 func (r *rig) start(id string, name string, lease store.LeaseID) (*Run, error) {
-	return r.Start(r.t.Context(), id, Executor{Host: "x", Instance: "sidecar", Name: name}, OnLease(lease))
+	return r.Start(r.t.Context(), id, Executor{Host: "x", Instance: "sidecar", Name: name}, onLease{lease: lease})
 }
 
 func (r *rig) wants(code problem.Code, err error) {
