@@ -13,6 +13,7 @@ import (
 	"github.com/anishathalye/porcupine"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
@@ -263,7 +264,7 @@ func (c *chaos) operations(h *History) []porcupine.Operation {
 }
 
 // set changes a pool. One goroutine makes all changes.
-func (c *chaos) set(a *instance.Admin, name string, ch pool.Change) {
+func (c *chaos) set(a inspect.Snapshot, name string, ch pool.Change) {
 	c.mu.Lock()
 	c.asked[name] = append(c.asked[name], c.now())
 	c.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/pool"
 )
@@ -14,7 +15,7 @@ import (
 // overlap with the next.
 type nemesis struct {
 	*chaos
-	admin *instance.Admin
+	admin inspect.Snapshot
 	r     *rand.Rand
 	busy  sync.WaitGroup
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/pool"
 )
@@ -132,7 +133,7 @@ func (h *chaosHost) release(cl *instance.Claim) {
 
 // atRest shows that nothing is left when all is over, that all can be had, and
 // that what was seen can be explained.
-func (c *chaos) atRest(a *instance.Admin) {
+func (c *chaos) atRest(a inspect.Snapshot) {
 	t := c.t
 	c.w.until("everything is given back or has run out", func(h *History) bool {
 		return h.Held() == 0 && len(h.Waiting()) == 0

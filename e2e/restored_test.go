@@ -15,7 +15,7 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.uber.org/zap"
 
-	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -42,7 +42,7 @@ func (e *etcdProcess) restoreAs(path, token string) {
 
 // claimsIn returns what etcd has of claims: the fences of those that are held, and the
 // hosts of those that wait.
-func claimsIn(ctx context.Context, a *instance.Admin) (held map[string]store.Fence, waiting map[string]string, err error) {
+func claimsIn(ctx context.Context, a inspect.Snapshot) (held map[string]store.Fence, waiting map[string]string, err error) {
 	r, err := a.Read(ctx)
 	if err != nil {
 		return nil, nil, err

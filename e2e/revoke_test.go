@@ -6,23 +6,25 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
 )
 
-func operator(t testing.TB, endpoints []string) *instance.Admin {
+// operator connects to etcd as the commands of operators do.
+func operator(t testing.TB, endpoints []string, change ...func(*instance.Options)) inspect.Snapshot {
 	t.Helper()
-	a, err := instance.Connect(t.Context(), options(endpoints, "operator"))
+	b, keys, err := instance.Connect(t.Context(), options(endpoints, "operator", change...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := a.Close(); err != nil {
+		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return a
+	return inspect.Snapshot{Backend: b, Keys: keys}
 }
 
 // First the validity ends, then the holder stops, then the slots are free.

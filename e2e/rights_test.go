@@ -104,20 +104,10 @@ func TestRightsOnThePrefixAreAllThatIsNeeded(t *testing.T) {
 	if cl, err := first.Lookup(t.Context(), "held"); err != nil || cl == nil || cl.Fence() != held.Fence() {
 		t.Errorf("the claim was not taken over: %v, %v", cl, err)
 	}
-	viewer, err := instance.Connect(t.Context(), options(endpoints, "viewer", as("viewer")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer viewer.Close()
-	if r, err := viewer.Read(t.Context()); err != nil || len(r.Pools()) != 2 || len(r.Verify()) > 0 {
+	if r, err := operator(t, endpoints, as("viewer")).Read(t.Context()); err != nil || len(r.Pools()) != 2 || len(r.Verify()) > 0 {
 		t.Errorf("the viewer reads %v, %v", r, err)
 	}
-	a, err := instance.Connect(t.Context(), options(endpoints, "operator", as("berth")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	if _, err := a.Revoke(t.Context(), "held", true); err != nil {
+	if _, err := operator(t, endpoints, as("berth")).Revoke(t.Context(), "held", true); err != nil {
 		t.Error(err)
 	}
 	release(t, next.granted())
@@ -146,12 +136,7 @@ func TestAUserWithoutRightsGetsThatError(t *testing.T) {
 		})
 	}
 	t.Run("who may only read and wants to change", func(t *testing.T) {
-		a, err := instance.Connect(t.Context(), options(endpoints, "viewer", as("viewer")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer a.Close()
-		if _, err := a.SetPool(t.Context(), "a", limitOf(1)); instance.ErrorCode(err) != "etcd_denied" {
+		if _, err := operator(t, endpoints, as("viewer")).SetPool(t.Context(), "a", limitOf(1)); instance.ErrorCode(err) != "etcd_denied" {
 			t.Errorf("%s: %v", instance.ErrorCode(err), err)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -91,12 +92,12 @@ func TestTheProcessOfAClaimThatWasRevokedWhileNoServerRanIsStopped(t *testing.T)
 	if err := r.wait(); err != nil {
 		t.Fatal(err)
 	}
-	admin, err := instance.Connect(t.Context(), instance.Options{Endpoints: r.cfg.Options.Endpoints})
+	b, keys, err := instance.Connect(t.Context(), instance.Options{Endpoints: r.cfg.Options.Endpoints})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer admin.Close()
-	if _, err := admin.Revoke(t.Context(), "revoked", true); err != nil {
+	defer b.Close()
+	if _, err := (inspect.Snapshot{Backend: b, Keys: keys}).Revoke(t.Context(), "revoked", true); err != nil {
 		t.Fatal(err)
 	}
 	r.cfg.Logger = nil

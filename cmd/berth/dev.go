@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
@@ -252,12 +253,13 @@ func prepareDev(ctx context.Context, o instance.Options, at addresses, s config.
 		return nil
 	}
 	o.Registerer, o.StateDir = nil, "" // an operator's connection is not an instance
-	admin, err := instance.Connect(ctx, o)
+	backend, keys, err := instance.Connect(ctx, o)
 	if err != nil {
 		return err
 	}
-	defer admin.Close()
-	r, err := admin.Read(ctx)
+	defer backend.Close()
+	etcd := inspect.Snapshot{Backend: backend, Keys: keys}
+	r, err := etcd.Read(ctx)
 	if err != nil {
 		return err
 	}
@@ -266,7 +268,7 @@ func prepareDev(ctx context.Context, o instance.Options, at addresses, s config.
 		if _, err := r.Pool(name); problem.CodeOf(err) != problem.PoolNotFound {
 			continue // it exists, or setting it says what is wrong
 		}
-		if _, err := admin.SetPool(ctx, name, pool.Change{Limit: &limit}); err != nil {
+		if _, err := etcd.SetPool(ctx, name, pool.Change{Limit: &limit}); err != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/registry"
 )
 
 // CloseTimeout bounds what is done after a case or after all of them.
@@ -27,7 +28,8 @@ type Runner struct {
 	Prefix string
 
 	plain *clientv3.Client
-	admin *instance.Admin
+	pools registry.Registry
+	close func() error
 }
 
 // NewRunner connects to etcd.
@@ -41,12 +43,13 @@ func NewRunner(ctx context.Context, cfg Config) (*Runner, error) {
 		base = store.DefaultPrefix
 	}
 	r.Prefix = store.NewKeys(base).Prefix() + "bench/" + strings.ToLower(ulid.Make().String()) + "/"
-	var err error
-	if r.admin, err = instance.Connect(ctx, r.Options()); err != nil {
+	b, keys, err := instance.Connect(ctx, r.Options())
+	if err != nil {
 		return nil, err
 	}
+	r.pools, r.close = registry.Registry{Backend: b, Keys: keys}, b.Close
 	if r.plain, err = r.PlainClient(); err != nil {
-		return nil, errors.Join(err, r.admin.Close())
+		return nil, errors.Join(err, b.Close())
 	}
 	return r, nil
 }
@@ -109,7 +112,7 @@ func (r *Runner) MeasureClaims(ctx context.Context, row *Row) error {
 // SetPools creates pools with a limit, or sets it.
 func (r *Runner) SetPools(ctx context.Context, names []string, limit int) error {
 	for _, name := range names {
-		if _, err := r.admin.SetPool(ctx, name, pool.Change{Limit: &limit}); err != nil {
+		if _, err := r.pools.Set(ctx, name, pool.Change{Limit: &limit}); err != nil {
 			return fmt.Errorf("set pool %s: %w", name, err)
 		}
 	}
@@ -151,5 +154,5 @@ func (r *Runner) Wipe(ctx context.Context, prefixes ...string) error {
 func (r *Runner) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), CloseTimeout)
 	defer cancel()
-	return errors.Join(r.Wipe(ctx, r.Prefix), r.plain.Close(), r.admin.Close())
+	return errors.Join(r.Wipe(ctx, r.Prefix), r.plain.Close(), r.close())
 }

@@ -206,7 +206,7 @@ var layers = []layer{
 		"members of etcd are formed and maintained without what berth keeps in it",
 	},
 	{
-		"internal/bench", []string{"internal/instance", "internal/proc", "config", "pool", "internal/store"},
+		"internal/bench", []string{"internal/instance", "internal/proc", "config", "pool", "pool/registry", "internal/store"},
 		"it measures claims as users make them, what they cost the processes, and what that needs to be started by a command; what the queue and steps need is in e2e/bench",
 	},
 	{

@@ -13,7 +13,6 @@
 //     with other writes.
 //   - A [KeyReservation] is one more key on a lease that the client renews, by which the
 //     executor of a run or step shows that it is alive.
-//   - An [Admin] reads and changes pools for an operator. It is no instance.
 package instance
 
 import (

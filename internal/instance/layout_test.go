@@ -8,6 +8,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
@@ -63,14 +64,14 @@ func TestDataOfAnotherLayoutIsNotOpened(t *testing.T) {
 // A user that may not create pools does not put the version of the layout.
 func TestNothingIsPutWhereThereAreNoPools(t *testing.T) {
 	srv := withUsers(t)
-	a, err := instance.Connect(t.Context(), instance.Options{Endpoints: []string{srv.Endpoint()}, Username: "reader", Password: "secret"})
+	b, keys, err := instance.Connect(t.Context(), instance.Options{Endpoints: []string{srv.Endpoint()}, Username: "reader", Password: "secret"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err := a.Read(t.Context()); err != nil || len(r.Pools()) != 0 {
+	if r, err := (inspect.Snapshot{Backend: b, Keys: keys}).Read(t.Context()); err != nil || len(r.Pools()) != 0 {
 		t.Errorf("read: %v", err)
 	}
-	if err := a.Close(); err != nil {
+	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed"
@@ -42,9 +43,9 @@ func refused(t *testing.T, o instance.Options) map[string]error {
 		t.Fatal("it opens", c.Leave())
 	}
 	errs["open"] = err
-	a, err := instance.Connect(t.Context(), o)
+	b, _, err := instance.Connect(t.Context(), o)
 	if err == nil {
-		t.Fatal("it connects", a.Close())
+		t.Fatal("it connects", b.Close())
 	}
 	errs["connect"] = err
 	return errs
@@ -169,10 +170,11 @@ func TestAnEtcdWithUsersIsUsedWithTheLeastOfRights(t *testing.T) {
 	}
 
 	// A user that may only read is good for looking.
-	a, err := instance.Connect(t.Context(), as("reader", "secret"))
+	b, keys, err := instance.Connect(t.Context(), as("reader", "secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	a := inspect.Snapshot{Backend: b, Keys: keys}
 	r, err := a.Read(t.Context())
 	if err != nil || len(r.Pools()) != 1 || r.Pools()[0].Claimed != 1 {
 		t.Errorf("read: %v", err)
@@ -185,7 +187,7 @@ func TestAnEtcdWithUsersIsUsedWithTheLeastOfRights(t *testing.T) {
 	if _, err := a.Revoke(t.Context(), claim.ID, false); instance.ErrorCode(err) != "etcd_denied" {
 		t.Errorf("revoked by a reader: %v", err)
 	}
-	if err := a.Close(); err != nil {
+	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
 	if err := claim.Release(t.Context()); err != nil {

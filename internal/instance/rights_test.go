@@ -16,6 +16,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator"
 	"github.com/berthhq/berth/internal/cluster"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
@@ -104,14 +105,14 @@ func (g *guarded) open(user, host string, change ...func(*instance.Options)) *in
 	return c
 }
 
-func (g *guarded) operator(user string) *instance.Admin {
+func (g *guarded) operator(user string) inspect.Snapshot {
 	g.t.Helper()
-	a, err := instance.Connect(g.t.Context(), g.options(user, "operator"))
+	b, keys, err := instance.Connect(g.t.Context(), g.options(user, "operator"))
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	g.t.Cleanup(func() { _ = a.Close() })
-	return a
+	g.t.Cleanup(func() { _ = b.Close() })
+	return inspect.Snapshot{Backend: b, Keys: keys}
 }
 
 func (g *guarded) backend(user string) *store.Client {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/net/html"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -303,15 +304,16 @@ func TestAHolderThatDiedTurnsNearItsEndAndGoes(t *testing.T) {
 
 func TestManyPoolsArePagedFilteredAndOrdered(t *testing.T) {
 	s := newSite(t)
-	admin, err := instance.Connect(t.Context(), instance.Options{Endpoints: []string{s.etcd.Endpoint()}})
+	b, keys, err := instance.Connect(t.Context(), instance.Options{Endpoints: []string{s.etcd.Endpoint()}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer admin.Close()
+	defer b.Close()
+	etcd := inspect.Snapshot{Backend: b, Keys: keys}
 	const many = 500
 	for i := range many {
 		limit := 1
-		if _, err := admin.SetPool(t.Context(), fmt.Sprintf("pool-%03d", i), pool.Change{Limit: &limit}); err != nil {
+		if _, err := etcd.SetPool(t.Context(), fmt.Sprintf("pool-%03d", i), pool.Change{Limit: &limit}); err != nil {
 			t.Fatal(err)
 		}
 	}

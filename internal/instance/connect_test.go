@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
@@ -13,18 +14,18 @@ import (
 	"github.com/berthhq/berth/pool/list"
 )
 
-func connect(t *testing.T, srv *embed.Server) *instance.Admin {
+func connect(t *testing.T, srv *embed.Server) inspect.Snapshot {
 	t.Helper()
-	a, err := instance.Connect(t.Context(), instance.Options{Endpoints: []string{srv.Endpoint()}})
+	b, keys, err := instance.Connect(t.Context(), instance.Options{Endpoints: []string{srv.Endpoint()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := a.Close(); err != nil {
+		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return a
+	return inspect.Snapshot{Backend: b, Keys: keys}
 }
 
 func closed(t *testing.T, c *instance.Client) {
@@ -43,7 +44,7 @@ func claimed(t *testing.T, c *instance.Client, slots instance.Slots, opts ...ins
 	return claim
 }
 
-func read(t *testing.T, a *instance.Admin) *list.State {
+func read(t *testing.T, a inspect.Snapshot) *list.State {
 	t.Helper()
 	r, err := a.Read(t.Context())
 	if err != nil {
