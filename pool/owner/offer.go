@@ -137,9 +137,9 @@ func (of *offered) same(other *offered) bool {
 	return of.key == other.key && of.created == other.created
 }
 
-// ahead returns the advance offers for all pools of a claim, false if one of them has none.
-func (o *offers) ahead(c *Claim) (all []*offered, ok bool) {
-	for _, p := range c.pools {
+// ahead returns the advance offers for some pools, false if one of them has none.
+func (o *offers) ahead(pools []string) (all []*offered, ok bool) {
+	for _, p := range pools {
 		of := o.advance[p]
 		if of == nil && o.own.may != nil && o.own.may(p) {
 			of = &o.own.role

@@ -266,7 +266,7 @@ func (p *plan) inPlace(c *Claim) *item {
 	return it
 }
 
-// readEvery is how often a pool that is full is read for claims that come meanwhile.
+// readEvery is how often a pool that is full, or pending, is read for claims that wait a moment.
 const readEvery = 5 * time.Millisecond
 
 // takeNew has a claim take free slots. Full is a pool that has none. It is false if something has to be read first.
@@ -283,15 +283,13 @@ func (p *plan) takeNew(it *item) (full string, ok bool) {
 		return "", true
 	case k.read > it.claim.arrived:
 		return k.name, false
-	case k.ask(p.now):
-		p.memory.want(k)
-	default:
-		p.wake(k.asked + readEvery)
 	}
+	p.readSoon(k)
 	return "", false
 }
 
-// wait has a claim wait: first a moment for releases of its own instance, and then in the wait queue.
+// wait has a claim wait: first a moment for releases of its own instance, or for those that wait before it, and then in the wait
+// queue.
 func (p *plan) wait(c *Claim, v verdict) bool {
 	if c.request.Wait == 0 && (v.why == Pending || v.why == Races) {
 		full, done := p.ask(&item{kind: takes, claim: c})
@@ -302,6 +300,12 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 	}
 	switch until := c.came + localWait; {
 	case v.why == Full && p.now < until && p.memory.uses(v.pools):
+		p.wake(until)
+		return false
+	case v.why == Pending && p.now < until && p.behindOwn(c):
+		for _, name := range v.pools {
+			p.readSoon(p.memory.pools[name])
+		}
 		p.wake(until)
 		return false
 	case c.request.Wait == 0:
@@ -321,6 +325,26 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 	}
 	p.queue.add(c, v.pools)
 	return true
+}
+
+// behindOwn reports whether a claim of a pending pool may wait a moment before it is put into the queue: its instance hands the
+// slots that it releases on to its own demands, and all of these rank before the claim. If they are few, the pool is pending
+// no longer then.
+func (p *plan) behindOwn(c *Claim) bool {
+	if _, ok := p.offers.ahead(c.pools); !ok || c.kind == "" || c.place != nil {
+		return false
+	}
+	d := p.queue.first(c.kind)
+	return d == nil || d.claim.request.Priority >= c.request.Priority
+}
+
+// readSoon has a pool read again, if that has not just been done.
+func (p *plan) readSoon(k *known) {
+	if k.ask(p.now) {
+		p.memory.want(k)
+	} else {
+		p.wake(k.asked + readEvery)
+	}
 }
 
 // release releases claims. Slots of pools with an advance offer go to the next of this instance's claims that wait.
@@ -366,7 +390,7 @@ func (p *plan) handOn(from *Claim) bool {
 	if from.kind == "" || from.alone || !p.memory.below(from) || !p.memory.open(from) {
 		return false
 	}
-	ahead, ok := p.offers.ahead(from)
+	ahead, ok := p.offers.ahead(from.pools)
 	if !ok {
 		return false
 	}

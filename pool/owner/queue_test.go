@@ -76,3 +76,39 @@ func TestAKeyWhoseAnswerIsLostIsKnownByItsValue(t *testing.T) {
 		}
 	}
 }
+
+// While an instance hands its slots on to its own claims that wait, one that comes waits behind them for a moment. It is put into
+// the queue after that, or immediately if it ranks before them or no slots are handed on.
+func TestAClaimWaitsAMomentBehindItsInstance(t *testing.T) {
+	for name, tc := range map[string]struct {
+		handsOn  bool
+		priority int
+		queued   bool
+	}{
+		"it waits":         {handsOn: true},
+		"it ranks before":  {handsOn: true, priority: 1, queued: true},
+		"nothing is given": {queued: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.ask("full", 4, store.Extra{})
+			r.pass(0)
+			r.ask("first", 4, store.Extra{})
+			r.pass(2 * localWait) // it waits in etcd
+			r.h.memory.want(r.h.memory.of("db", r.now()))
+			r.pass(0) // the instance knows that the pool is pending
+			r.h.Dispatch(func(string) bool { return tc.handsOn }, 1)
+			c := NewClaim(&pool.Request{ID: "next", Slots: map[string]int{"db": 4}, Wait: time.Hour, Priority: tc.priority, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
+			r.h.asked[c] = true
+			r.h.Claim(c, r.now(), time.Unix(1, 0))
+			r.pass(0)
+			if queued := c.state == waiting; queued != tc.queued {
+				t.Errorf("queued: %t", queued)
+			}
+			r.pass(2 * localWait)
+			if c.state != waiting || c.listed() == nil {
+				t.Error("it is not in the queue after a moment")
+			}
+		})
+	}
+}
