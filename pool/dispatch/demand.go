@@ -10,13 +10,7 @@ import (
 	"github.com/berthhq/berth/pool/wire"
 )
 
-// demandsName names the keys of demands of one batch, one in each of their pools.
-type demandsName struct {
-	instance
-	number int
-}
-
-// demandsKey is one of them.
+// demandsKey is one of the keys of demands of one batch, one in each of their pools.
 type demandsKey struct {
 	created int64
 	wire.Demands
@@ -28,12 +22,6 @@ func (k demandsKey) first(pool string) string {
 		return k.First
 	}
 	return pool
-}
-
-// batchName names a batch by its first key.
-type batchName struct {
-	demandsName
-	pool string
 }
 
 // batch is the demands of one batch: they count only if the keys of all their pools were created with the first one.
@@ -79,10 +67,9 @@ type demand struct {
 	pos   int // in the lane
 }
 
-// newDemand returns a demand as a key that was created at a revision has it.
-func (d *Dispatcher) newDemand(name batchName, created int64, w *wire.Demand) *demand {
-	o := d.owners.of(name.instance)
-	x := &demand{ref: wire.DemandRef{Pool: name.pool, Name: name.number, Created: created, Index: w.Index}, owner: o, claim: w.Claim}
+// newDemand returns a demand as the first key of its batch has it, which was created at a revision.
+func (d *Dispatcher) newDemand(key wire.DemandKey, created int64, w *wire.Demand) *demand {
+	x := &demand{ref: key.Ref(created, w.Index), owner: d.owners.of(instance{key.Host, key.Instance}), claim: w.Claim}
 	x.change(w, created)
 	blocks := slots.ByBlocks(w.Pools)
 	for _, p := range slices.Sorted(maps.Keys(w.Pools)) {

@@ -29,8 +29,8 @@ type Dispatcher struct {
 	role     int64
 	lost     bool // the role was: nothing is sent any longer
 	view     view
-	batches  map[batchName]*batch
-	changed  map[batchName]bool
+	batches  map[wire.DemandKey]*batch // by the key in the first of their pools
+	changed  map[wire.DemandKey]bool   // batches of which a key has changed
 	order    order
 	owners   owners
 	book     book
@@ -54,7 +54,7 @@ func New(o Options) *Dispatcher {
 	return &Dispatcher{
 		keys: keys, self: instance{o.Host, o.Instance}, role: o.Role,
 		view:    newView(keys),
-		batches: map[batchName]*batch{}, changed: map[batchName]bool{},
+		batches: map[wire.DemandKey]*batch{}, changed: map[wire.DemandKey]bool{},
 		order:   order{lanes: map[string]*lane{}},
 		owners:  owners{all: map[instance]*owner{}, byHost: map[string]map[*owner]bool{}, toPass: map[*owner]bool{}},
 		book:    newBook(),
@@ -131,7 +131,7 @@ func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 // listed forgets what is known of a pool that was read, and returns the events that came meanwhile.
 func (d *Dispatcher) listed(p *followed, revision int64) []*mvccpb.Event {
 	for name, key := range p.keys {
-		d.changed[batchName{name, key.first(p.name)}] = true
+		d.changed[name.In(key.first(p.name))] = true
 	}
 	early := p.listed(revision)
 	for _, o := range d.book.all() {
@@ -228,15 +228,15 @@ func (d *Dispatcher) applyPool(ev *mvccpb.Event, key string, deleted bool, now t
 
 // applyDemands records a key of demands that was put or deleted. One that can't be read has none.
 func (d *Dispatcher) applyDemands(p *followed, kv *mvccpb.KeyValue, key string, deleted bool, now time.Duration) {
-	at, err := d.keys.DemandKey(key)
+	name, err := d.keys.DemandKey(key)
 	if err != nil {
 		return
 	}
-	name := demandsName{instance{at.Host, at.Instance}, at.Name}
-	d.owners.write(name.instance, kv.ModRevision)
+	of := instance{name.Host, name.Instance}
+	d.owners.write(of, kv.ModRevision)
 	was := p.deleteDemands(name)
 	if was.created != 0 {
-		d.changed[batchName{name, was.first(p.name)}] = true
+		d.changed[name.In(was.first(p.name))] = true
 	}
 	if deleted {
 		return
@@ -245,18 +245,17 @@ func (d *Dispatcher) applyDemands(p *followed, kv *mvccpb.KeyValue, key string, 
 	if err != nil {
 		return
 	}
-	p.crowd.add(name.instance, now)
+	p.crowd.add(of, now)
 	is := demandsKey{kv.CreateRevision, w}
 	p.putDemands(name, is)
 	d.view.wantAll(p, is)
-	d.changed[batchName{name, is.first(p.name)}] = true
+	d.changed[name.In(is.first(p.name))] = true
 }
 
 // claimed records that a claim has its slots.
 func (d *Dispatcher) claimed(h holding) {
 	d.owners.write(h.instance, h.put)
-	name := batchName{demandsName{h.instance, h.demand.Name}, h.demand.Pool}
-	if b := d.batches[name]; b != nil && b.created == h.demand.Created {
+	if b := d.batches[h.batch()]; b != nil && b.created == h.demand.Created {
 		if x := b.demands[h.demand.Index]; x != nil {
 			d.end(x, ended)
 		}
@@ -276,7 +275,7 @@ func (d *Dispatcher) shown(now time.Duration) {
 
 // regroup records the demands of a batch as its keys have them. They count only if there is a key in each of their pools
 // that was created at one revision: each pool decides who may have claims wait there.
-func (d *Dispatcher) regroup(name batchName) {
+func (d *Dispatcher) regroup(name wire.DemandKey) {
 	b, key := d.batches[name], d.complete(name)
 	if b != nil && b.created != key.created {
 		for _, x := range b.demands {
@@ -315,12 +314,12 @@ func (d *Dispatcher) regroup(name batchName) {
 }
 
 // complete returns the key of a batch that has its demands, if the keys of all their pools are there.
-func (d *Dispatcher) complete(name batchName) demandsKey {
-	p := d.view.pools[name.pool]
+func (d *Dispatcher) complete(name wire.DemandKey) demandsKey {
+	p := d.view.pools[name.Pool]
 	if p == nil {
 		return demandsKey{}
 	}
-	key := p.keys[name.demandsName]
+	key := p.keys[name]
 	if len(key.List) == 0 {
 		return demandsKey{}
 	}
@@ -329,7 +328,7 @@ func (d *Dispatcher) complete(name batchName) demandsKey {
 		if q == nil {
 			return demandsKey{}
 		}
-		if part := q.keys[name.demandsName]; other != name.pool && (part.created != key.created || part.First != name.pool) {
+		if part := q.keys[name.In(other)]; other != name.Pool && (part.created != key.created || part.First != name.Pool) {
 			return demandsKey{}
 		}
 	}

@@ -7,8 +7,8 @@ type Follower struct{ Host, Instance string }
 func (d *Dispatcher) Follower() (f Follower) {
 	youngest := int64(0)
 	for name, b := range d.batches {
-		if name.instance != d.self && b.created > youngest {
-			f, youngest = Follower{name.host, name.instance.name}, b.created
+		if b.created > youngest && (instance{name.Host, name.Instance}) != d.self {
+			f, youngest = Follower{name.Host, name.Instance}, b.created
 		}
 	}
 	return f

@@ -22,6 +22,11 @@ type holding struct {
 	put    int64          // the revision
 }
 
+// batch returns the first key of the demands of which it has ended one.
+func (h holding) batch() wire.DemandKey {
+	return wire.DemandKey{Pool: h.demand.Pool, Host: h.host, Instance: h.name, Name: h.demand.Name}
+}
+
 // followed is a pool that the dispatcher follows: one with demands, or that had some not long ago.
 type followed struct {
 	name  string
@@ -37,7 +42,7 @@ type followed struct {
 	claims map[wire.Ref]holding   // by main key
 	ended  counts[instanceDemand] // demands that claims have ended
 	holds  counts[instance]       // claims, by their main keys
-	keys   map[demandsName]demandsKey
+	keys   map[wire.DemandKey]demandsKey
 	// unreadable are the keys that can't be read: while there are any, nothing is offered.
 	unreadable map[string]bool
 	waiting    counts[*owner] // demands
@@ -71,7 +76,7 @@ func newFollowed(name string, index int) *followed {
 // clear forgets what was read.
 func (p *followed) clear() {
 	p.spec, p.slots, p.claims, p.ended = nil, slots.NewExact(), map[wire.Ref]holding{}, counts[instanceDemand]{}
-	p.keys, p.unreadable, p.holds = map[demandsName]demandsKey{}, map[string]bool{}, counts[instance]{}
+	p.keys, p.unreadable, p.holds = map[wire.DemandKey]demandsKey{}, map[string]bool{}, counts[instance]{}
 }
 
 // capacity returns what may be granted of the pool: nothing while it is read again, since what has come meanwhile is not known.
@@ -198,10 +203,10 @@ func (p *followed) delete(k wire.Keys, key string) {
 }
 
 // putDemands records a key of demands.
-func (p *followed) putDemands(name demandsName, key demandsKey) { p.keys[name] = key }
+func (p *followed) putDemands(name wire.DemandKey, key demandsKey) { p.keys[name] = key }
 
 // deleteDemands records that a key of demands is gone, and returns it.
-func (p *followed) deleteDemands(name demandsName) demandsKey {
+func (p *followed) deleteDemands(name wire.DemandKey) demandsKey {
 	was := p.keys[name]
 	delete(p.keys, name)
 	return was

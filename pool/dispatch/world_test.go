@@ -558,6 +558,10 @@ func (p *poolState) free() int {
 	return p.limit - p.slots.Used()
 }
 
+func batchOf(of instance, ref wire.DemandRef) wire.DemandKey {
+	return wire.DemandKey{Pool: ref.Pool, Host: of.host, Instance: of.name, Name: ref.Name}
+}
+
 // admitted decides as a plain reading of the rules does: who may have slots, of demands in their order.
 func admitted(s *state, free map[string]int, left func(waiting) bool, granted func(waiting)) (all map[instanceDemand]bool) {
 	all = map[instanceDemand]bool{}
@@ -643,7 +647,7 @@ func (w *queueWorld) plans(c *chair) func() {
 	counted := map[instanceDemand]bool{} // that have a place in the order, though perhaps no offer
 	grants := admitted(s, free, func(x waiting) bool {
 		of := instanceDemand{x.instance, x.ref}
-		b := d.batches[batchName{demandsName{x.instance, x.ref.Name}, x.ref.Pool}]
+		b := d.batches[batchOf(x.instance, x.ref)]
 		if b == nil || b.demands[x.ref.Index] == nil || b.demands[x.ref.Index].stage != waits {
 			return true
 		}
@@ -762,7 +766,7 @@ func (w *queueWorld) checkAdvances(d *Dispatcher, s *state, grants, counted map[
 
 // late reports whether a demand has been first in its pool for longer than the order may wait.
 func (w *queueWorld) late(d *Dispatcher, of instanceDemand) bool {
-	b := d.batches[batchName{demandsName{of.instance, of.demand.Name}, of.demand.Pool}]
+	b := d.batches[batchOf(of.instance, of.demand)]
 	if b == nil || b.demands[of.demand.Index] == nil {
 		return false
 	}
@@ -921,7 +925,7 @@ func (w *queueWorld) checkStops(name string) {
 		if !slices.Contains(x.Pending, name) {
 			continue
 		}
-		b := d.batches[batchName{demandsName{x.instance, x.ref.Name}, x.ref.Pool}]
+		b := d.batches[batchOf(x.instance, x.ref)]
 		w.check(b != nil && b.created == x.ref.Created && b.demands[x.ref.Index] != nil, "pending: %s stops being so over the demand of %s, which was not seen", name, x.Claim)
 	}
 }

@@ -29,13 +29,6 @@ func (s *State) deleteDemands(key string) {
 	}
 }
 
-// in returns the key of the same demands in another pool.
-func (d *demandsKey) in(pool string) wire.DemandKey {
-	other := d.DemandKey
-	other.Pool = pool
-	return other
-}
-
 // missing returns the pools in which demands have no key that was created with the one that lists them, by name.
 // Demands count only if there are none. What was not read is not missing.
 func (s *State) missing(d *demandsKey) (pools []string) {
@@ -43,7 +36,7 @@ func (s *State) missing(d *demandsKey) (pools []string) {
 		if name == d.Pool || s.part || !s.knows(name) {
 			continue
 		}
-		if o := s.demands[d.in(name)]; o == nil || o.First != d.Pool || o.created != d.created {
+		if o := s.demands[d.In(name)]; o == nil || o.First != d.Pool || o.created != d.created {
 			pools = append(pools, name)
 		}
 	}

@@ -155,7 +155,7 @@ func (r reading) related(name string) []string {
 		}
 		if d.First != "" {
 			names[d.First] = true
-			d = r.demands[d.in(d.First)]
+			d = r.demands[d.In(d.First)]
 		}
 		if d != nil && len(d.List) > 0 {
 			for other := range d.List[0].Pools {

@@ -81,7 +81,7 @@ func (r reading) readValues(ctx context.Context) error {
 	var keys []string
 	for _, d := range r.demands {
 		if d.First != "" && !r.knows(d.First) {
-			keys = append(keys, r.keys.Demand(d.in(d.First)))
+			keys = append(keys, r.keys.Demand(d.In(d.First)))
 		}
 	}
 	r.stop(len(keys) > maxKeys)

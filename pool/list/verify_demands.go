@@ -4,22 +4,22 @@ package list
 func (v *verifier) demandsOf(d *demandsKey) {
 	key := v.keys.Demand(d.DemandKey)
 	if d.First != "" {
-		first := v.keys.Demand(d.in(d.First))
+		first := v.keys.Demand(d.In(d.First))
 		_, bad := v.bad[first]
-		if of := v.demands[d.in(d.First)]; !bad && (of == nil || len(of.List) == 0 || of.List[0].Pools[d.Pool] == 0) {
+		if of := v.demands[d.In(d.First)]; !bad && (of == nil || len(of.List) == 0 || of.List[0].Pools[d.Pool] == 0) {
 			v.add(key, "it belongs to demands of key %s, which has none for this pool", first)
 		}
 		return
 	}
 	for _, name := range v.missing(d) {
-		other := v.keys.Demand(d.in(name))
+		other := v.keys.Demand(d.In(name))
 		if _, bad := v.bad[other]; !bad {
 			v.add(other, "demands of key %s need it, created at revision %d: without it they do not count", key, d.created)
 		}
 	}
 	for name := range d.List[0].Pools {
-		if o := v.demands[d.in(name)]; o != nil && o.lease != d.lease {
-			v.add(v.keys.Demand(d.in(name)), "it is on another lease than the demands of key %s", key)
+		if o := v.demands[d.In(name)]; o != nil && o.lease != d.lease {
+			v.add(v.keys.Demand(d.In(name)), "it is on another lease than the demands of key %s", key)
 		}
 	}
 	for i := range d.List {

@@ -44,7 +44,7 @@ func (s *State) allWaiting() (all []*waiter) {
 		for i := range d.List {
 			w := &waiter{
 				Demand: &d.List[i], by: instance{d.Host, d.Instance}, stamp: d.List[i].Stamped(d.created), lease: d.lease,
-				ref: wire.DemandRef{Pool: d.Pool, Name: d.Name, Created: d.created, Index: d.List[i].Index},
+				ref: d.Ref(d.created, d.List[i].Index),
 			}
 			if s.ended[w.ref] == 0 {
 				all = append(all, w)

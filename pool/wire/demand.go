@@ -79,6 +79,17 @@ type DemandKey struct {
 	Name                 int
 }
 
+// In returns the key of the same demands in another pool.
+func (d DemandKey) In(pool string) DemandKey {
+	d.Pool = pool
+	return d
+}
+
+// Ref names a demand of the key, if it is the one in the first of their pools.
+func (d DemandKey) Ref(created int64, index int) DemandRef {
+	return DemandRef{Pool: d.Pool, Name: d.Name, Created: created, Index: index}
+}
+
 // EncodeDemands returns the values of the keys of demands that have the same pools, by pool.
 func EncodeDemands(list []Demand) map[string][]byte {
 	names := sortedNames(list[0].Pools)
