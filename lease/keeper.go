@@ -247,13 +247,6 @@ func (k *Keeper) Valid(id store.LeaseID) bool {
 	return ok
 }
 
-// Keeps reports whether a lease is one that the keeper renews.
-func (k *Keeper) Keeps(id store.LeaseID) bool {
-	k.lock()
-	defer k.mu.Unlock()
-	return k.book.leases[id] != nil
-}
-
 // Adopt takes over a lease with so many keys on it that an earlier process of the
 // instance made; [Resume] finds them. It is valid for as long as etcd said then, and
 // renewed at once; until that has succeeded, when OnReady is called, it takes no new

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ type contact struct {
 
 	mu     sync.Mutex // guards what follows
 	last   time.Time  // of the request that was answered; when the engine was made before that
+	none   bool       // the last transaction had no answer
 	seen   written
 	silent bool // it had not answered for longer than what is remembered counts, before its last answer
 }
@@ -44,7 +46,22 @@ func (c *contact) answered(asked time.Time, header *pb.ResponseHeader) {
 	if asked.After(c.last) {
 		c.last = asked
 	}
+	c.none = false
 	c.seen.at(header.Revision, c.backend.History())
+}
+
+// failed records the error of a transaction.
+func (c *contact) failed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.none = store.OutcomeUnknown(err) && !errors.Is(err, store.ErrNoSpace)
+}
+
+// away reports whether etcd was asked last without an answer, and has not answered for some time.
+func (c *contact) away() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.none && time.Since(c.last) >= store.StaleAfter
 }
 
 // latest returns the latest revision that an answer has shown, 0 if none has of the present history of etcd.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool/dispatch"
 	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/owner"
 	"github.com/berthhq/berth/pool/wire"
@@ -21,13 +20,8 @@ const txnTimeout = 2 * time.Second
 
 // Leases provides the leases of an instance.
 type Leases interface {
-	// Acquire reserves some keys on a lease of exactly that duration. It never blocks: false means that a lease is being
-	// granted, and that [Engine.LeasesReady] will be called.
-	Acquire(d time.Duration, keys int) (store.LeaseID, bool)
-	// Release ends the reservation.
-	Release(id store.LeaseID, keys int)
-	// Valid reports whether a lease is valid now, by the clock that decides on claims.
-	Valid(id store.LeaseID) bool
+	// When a lease has been granted that could not be acquired, [Engine.LeasesReady] is called.
+	owner.Leases
 	// Suspect reports that etcd did not know one of these leases.
 	Suspect(ids ...store.LeaseID)
 	// Trouble returns why the last grant of a lease failed, nil if it succeeded.
@@ -77,7 +71,7 @@ func New(cfg Config) *Engine {
 	cfg.Logger = cfg.Logger.Named("pool")
 	e := &Engine{cfg: cfg, start: time.Now(), inbox: newInbox(), stopped: make(chan struct{}), ready: make(chan struct{})}
 	e.metrics = newMetrics(cfg.Kind)
-	e.specs, e.contact, e.Lists = newSpecs(cfg.Backend, cfg.Keys), newContact(e), newLists(e)
+	e.specs, e.contact, e.Lists = newSpecs(cfg.Backend, cfg.Keys), newContact(e), list.NewLists(cfg.Backend, cfg.Keys, e.own)
 	e.loop, e.feeds = newLoop(e), newPoolFeeds(e)
 	return e
 }
@@ -121,10 +115,12 @@ func (e *Engine) txn(ctx context.Context, t *pb.TxnRequest, answer func(*pb.TxnR
 		defer cancel()
 		if resp, err = e.cfg.Backend.Txn(ctx, t); err == nil {
 			e.contact.answered(asked, resp.Header)
+		} else {
+			e.contact.failed(err)
 		}
 		return err
 	}, func(err error) {
-		if e.answers.note(err); err != nil {
+		if err != nil {
 			resp = nil
 		}
 		answer(resp, err)
@@ -144,14 +140,4 @@ func (e *Engine) fetch(ctx context.Context, f func(context.Context) error, done 
 			done(err)
 		})
 	})
-}
-
-// newOwner returns the owner of the claims of the instance.
-func newOwner(cfg Config) *owner.Owner {
-	return owner.New(owner.Config{Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance, Leases: cfg.Leases, Presence: cfg.WaiterLeases})
-}
-
-// newSuccession returns the succession of the instance.
-func newSuccession(cfg Config) *dispatch.Succession {
-	return dispatch.NewSuccession(wire.Keys{Keys: cfg.Keys}, cfg.Host, cfg.Instance, cfg.Kind)
 }

@@ -23,9 +23,6 @@ func (w *written) at(revision int64, history uint64) {
 	w.revision = max(w.revision, revision)
 }
 
-// newLists returns the lists of an engine.
-func newLists(e *Engine) *list.Lists { return list.NewLists(e.cfg.Backend, e.cfg.Keys, e.own) }
-
 // own returns what the instance knows of its claims.
 func (e *Engine) own(ctx context.Context) (list.Own, error) {
 	o, err := ask(ctx, e, e.loop.own)

@@ -35,8 +35,7 @@ type loop struct {
 	restore  *restore
 	follows  *follows
 	reads    pace // of what claims need to know
-	answers  answers
-	several  int // callers that were answered since the last transaction
+	several  int  // callers that were answered since the last transaction
 	agedAt   time.Duration
 	prepared bool
 	written  written
@@ -47,7 +46,8 @@ type loop struct {
 }
 
 func newLoop(e *Engine) *loop {
-	o := newOwner(e.cfg)
+	cfg := e.cfg
+	o := owner.New(owner.Config{Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance, Leases: cfg.Leases, Presence: cfg.WaiterLeases})
 	l := &loop{e: e, owner: o, commits: newWriter(o.Commits(), o.Space()), queue: newWriter(o.Queue(), o.Space()), broker: &broker{}}
 	l.waitings, l.revocations, l.requests = newWaitings(e, l.broker), newRevocations(l), newRequests(l)
 	l.polls, l.hosting, l.life = newPolls(l), newHosting(l), newLife(l)

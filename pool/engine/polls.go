@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/dispatch"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // firstPoll is when a poll follows the first claim that waits, and mostPoll how long after a poll the next one comes at the latest.
@@ -30,7 +31,10 @@ type polls struct {
 	leads      bool          // the instance is the leading coordinator
 }
 
-func newPolls(l *loop) *polls { return &polls{loop: l, succession: newSuccession(l.e.cfg)} }
+func newPolls(l *loop) *polls {
+	cfg := l.e.cfg
+	return &polls{loop: l, succession: dispatch.NewSuccession(wire.Keys{Keys: cfg.Keys}, cfg.Host, cfg.Instance, cfg.Kind)}
+}
 
 // Lead says whether the instance is the leading coordinator, which dispatches before all others.
 func (e *Engine) Lead(on bool) { e.inbox.put(func() { e.polls.leads = on }) }

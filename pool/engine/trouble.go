@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -16,16 +15,6 @@ const patience = 5 * time.Second
 // errAway tells that etcd does not answer.
 var errAway = problem.New(problem.EtcdUnavailable, "etcd does not answer; nothing was claimed")
 
-// answers is what the last answer of etcd to the loop was.
-type answers struct {
-	none bool // there was none
-}
-
-// note records the answer to a transaction.
-func (a *answers) note(err error) {
-	a.none = store.OutcomeUnknown(err) && !errors.Is(err, store.ErrNoSpace)
-}
-
 // trouble returns why nothing can be claimed now, whatever is free; nil if there is no such reason.
 func (l *loop) trouble() error {
 	if l.owner.Space().Full() {
@@ -36,7 +25,7 @@ func (l *loop) trouble() error {
 			return store.Problem("etcd does not take this instance's writes", w.failed)
 		}
 	}
-	if !l.prepared || l.answers.none && l.e.contact.age() >= store.StaleAfter {
+	if !l.prepared || l.e.contact.away() {
 		return errAway
 	}
 	if err := l.e.cfg.Leases.Trouble(); err != nil {

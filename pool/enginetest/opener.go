@@ -55,7 +55,6 @@ type Leases interface {
 	Acquire(d time.Duration, keys int) (store.LeaseID, bool)
 	Release(id store.LeaseID, keys int)
 	Valid(id store.LeaseID) bool
-	Keeps(id store.LeaseID) bool
 	Suspect(ids ...store.LeaseID)
 	Trouble() error
 }
