@@ -154,6 +154,7 @@ func (p *plan) planAdvances() {
 			a.want(key, false)
 		}
 	}
+	a.sort()
 }
 
 // shown returns the keys that the view shows, in their order.
@@ -233,7 +234,7 @@ func (p *plan) advance(f *followed, r *rank) (late bool) {
 	}
 	for o, x := range r.byOwner {
 		may := !late || r.first.owner == o
-		may = may && x.priority == r.next.priority && (r.blocks == nil || r.blocks.compare(x) >= 0)
+		may = may && x.rank.Priority == r.next.rank.Priority && (r.blocks == nil || r.blocks.compare(x) >= 0)
 		holds := f.holds[o.instance] > 0
 		key := wire.OfferKey{Host: o.host, Instance: o.name, Name: -1, Advance: f.name}
 		switch {
@@ -243,6 +244,5 @@ func (p *plan) advance(f *followed, r *rank) (late bool) {
 			p.d.advances.allow(f.name)
 		}
 	}
-	p.d.advances.sort()
 	return late
 }

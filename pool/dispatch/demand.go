@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -48,14 +47,13 @@ const (
 
 // demand is a claim that waits for slots.
 type demand struct {
-	ref      wire.DemandRef
-	owner    *owner
-	claim    string
-	priority int
-	stamp    wire.Stamp
-	needs    []need
-	lists    []string // pools that it keeps pending
-	reserve  bool
+	ref     wire.DemandRef
+	owner   *owner
+	claim   string
+	rank    wire.Rank
+	needs   []need
+	lists   []string // pools that it keeps pending
+	reserve bool
 
 	stage stage
 	open  bool // an offer is
@@ -80,19 +78,12 @@ func (d *Dispatcher) newDemand(key wire.DemandKey, created int64, w *wire.Demand
 
 // change records what the key of a demand says of it now: its claim and pools stay.
 func (x *demand) change(w *wire.Demand, created int64) {
-	x.priority, x.stamp, x.lists, x.reserve = w.Priority, w.Stamped(created), w.Pending, w.Reserve
+	x.rank = wire.Rank{Priority: w.Priority, Stamp: w.Stamped(created), Claim: x.claim, Demand: x.ref}
+	x.lists, x.reserve = w.Pending, w.Reserve
 }
 
 // compare ranks demands: the first one is served first.
-func (x *demand) compare(y *demand) int {
-	if x.priority != y.priority {
-		return cmp.Compare(y.priority, x.priority)
-	}
-	if c := x.stamp.Compare(y.stamp); c != 0 {
-		return c
-	}
-	return cmp.Or(cmp.Compare(x.claim, y.claim), cmp.Compare(x.ref.Created, y.ref.Created), cmp.Compare(x.ref.Index, y.ref.Index))
-}
+func (x *demand) compare(y *demand) int { return x.rank.Compare(&y.rank) }
 
 // end records that a demand has its slots, or is no longer in etcd.
 func (x *demand) end(s stage) { x.stage = s }

@@ -364,9 +364,16 @@ func (d *Dispatcher) end(x *demand, s stage) {
 		n.pool.waiting.add(x.owner, -1)
 	}
 	d.order.remove(x)
-	d.comesToNothing(x, false)
+	delete(d.failing, x)
 	x.end(s)
 	d.left(x.owner)
+}
+
+// failed records that an offer to a demand came to nothing.
+func (d *Dispatcher) failed(x *demand) {
+	if x.fails > 1 {
+		d.failing[x] = true
+	}
 }
 
 // left acts on that an owner may have no demands: it need not be passed.

@@ -144,8 +144,8 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				l.waiter.Reserve = false
 			}
 		}},
-		"a priority counts": {before: demandsOf(func(_ *Dispatcher, x *demand) { x.priority = 0 })},
-		"a stamp counts":    {before: demandsOf(func(_ *Dispatcher, x *demand) { x.stamp.Revision = -x.stamp.Revision })},
+		"a priority counts": {before: demandsOf(func(_ *Dispatcher, x *demand) { x.rank.Priority = 0 })},
+		"a stamp counts":    {before: demandsOf(func(_ *Dispatcher, x *demand) { x.rank.Stamp.Revision = -x.rank.Stamp.Revision })},
 		"blocks are known at the revision that is said": {txn: offers(func(_ *queueWorld, _ string, t *wire.Take) {
 			for i := range t.Areas {
 				t.Areas[i][1] += 1000

@@ -58,10 +58,9 @@ func (d *Dispatcher) closed(o *open, now time.Duration) {
 		case x.stage == ended:
 			how = Committed
 			d.silence.took(now, now-o.since)
-			d.comesToNothing(x, false)
 		case x.stage == waits && declined:
 			x.declined(now)
-			d.comesToNothing(x, x.fails > 1)
+			d.failed(x)
 			how = Declined
 		}
 		if !l.refused {
@@ -71,13 +70,6 @@ func (d *Dispatcher) closed(o *open, now time.Duration) {
 	}
 	d.owners.forget(o.owner)
 	d.touch()
-}
-
-// comesToNothing records whether two offers to a demand came to nothing.
-func (d *Dispatcher) comesToNothing(x *demand, is bool) {
-	if delete(d.failing, x); is {
-		d.failing[x] = true
-	}
 }
 
 // offerOwn offers to the dispatcher's own instance.

@@ -185,17 +185,12 @@ func (p *plan) keep(x *demand) bool {
 
 // later leaves a demand to the next plan, and reports that those behind it may be served.
 func (p *plan) later(x *demand) bool {
-	p.wakeFor(x)
-	p.d.order.remove(x)
-	p.kept = append(p.kept, x)
-	return true
-}
-
-// wakeFor has the next plan made when the pause of a demand ends.
-func (p *plan) wakeFor(x *demand) {
 	if x.again > p.now {
 		p.wakeAt(x.again)
 	}
+	p.d.order.remove(x)
+	p.kept = append(p.kept, x)
+	return true
 }
 
 // wakeAt has the next plan made at a time, if not before.

@@ -19,12 +19,13 @@ type waiter struct {
 	lease store.LeaseID  // 0 if etcd does not show it
 }
 
-// compare ranks waiters: a higher priority first, then an earlier stamp.
+func (w *waiter) rank() *wire.Rank {
+	return &wire.Rank{Priority: w.Priority, Stamp: w.stamp, Claim: w.Claim, Demand: w.ref}
+}
+
+// compare ranks waiters as the dispatcher does.
 func (w *waiter) compare(o *waiter) int {
-	return cmp.Or(
-		cmp.Compare(o.Priority, w.Priority), w.stamp.Compare(o.stamp), cmp.Compare(w.Claim, o.Claim),
-		cmp.Compare(w.ref.Created, o.ref.Created), cmp.Compare(w.ref.Index, o.ref.Index), cmp.Compare(w.by.host, o.by.host), cmp.Compare(w.by.name, o.by.name),
-	)
+	return cmp.Or(w.rank().Compare(o.rank()), cmp.Compare(w.by.host, o.by.host), cmp.Compare(w.by.name, o.by.name))
 }
 
 // status returns what is shown of a waiter, but for its place in the wait queue.

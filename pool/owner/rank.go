@@ -1,8 +1,9 @@
 package owner
 
 import (
-	"cmp"
 	"slices"
+
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // rank is demands of one kind, in the order in which they are served.
@@ -32,10 +33,12 @@ func (r *rank) first() *demand {
 	return r.list[i]
 }
 
-// before ranks by priority, stamp and the id of the claim, as the dispatcher does.
+// before ranks as the dispatcher does.
 func before(a, b *demand) int {
-	sa, _ := a.stamped()
-	sb, _ := b.stamped()
-	ra, rb := a.claim.request, b.claim.request
-	return cmp.Or(cmp.Compare(rb.Priority, ra.Priority), sa.Compare(sb), cmp.Compare(ra.ID, rb.ID))
+	return a.rank().Compare(b.rank())
+}
+
+func (d *demand) rank() *wire.Rank {
+	stamp, _ := d.stamped()
+	return &wire.Rank{Priority: d.claim.request.Priority, Stamp: stamp, Claim: d.claim.request.ID}
 }

@@ -30,6 +30,25 @@ func (s Stamp) Compare(o Stamp) int {
 	return cmp.Or(cmp.Compare(s.Revision, o.Revision), cmp.Compare(s.Index, o.Index))
 }
 
+// Rank orders demands: a dispatcher, lists and owners have the same one first. Of the same priority an earlier stamp is.
+type Rank struct {
+	Priority int // higher goes first
+	Stamp    Stamp
+	Claim    string
+	Demand   DemandRef // orders those of the same claim
+}
+
+// Compare ranks the one first that is served first.
+func (r *Rank) Compare(o *Rank) int {
+	if r.Priority != o.Priority {
+		return cmp.Compare(o.Priority, r.Priority)
+	}
+	if c := r.Stamp.Compare(o.Stamp); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(r.Claim, o.Claim), cmp.Compare(r.Demand.Created, o.Demand.Created), cmp.Compare(r.Demand.Index, o.Demand.Index))
+}
+
 // Demand is a claim that waits for slots.
 type Demand struct {
 	// Index stays with the demand when others leave its key.
