@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/berthhq/berth/coordinator/run"
-	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -94,38 +93,6 @@ func TestOnlyThatIsReadWhichSomethingWaitsFor(t *testing.T) {
 		same := cmp.Comparer(func(a, b *pool.Space) bool { return a == b })
 		if d := cmp.Diff(c.want, got, cmpopts.EquateEmpty(), same); !failed && d != "" {
 			t.Errorf("%s: -want +got\n%s", name, d)
-		}
-	}
-}
-
-// kept is who keeps pools in memory, as a test has it.
-type kept struct{ spaceErr, poolsErr error }
-
-func (k kept) Space(context.Context) (*pool.Space, error) {
-	return space(limited("db", 1, 1)), k.spaceErr
-}
-
-func (k kept) Pools(context.Context) ([]pool.Status, error) {
-	return []pool.Status{limited("db", 2, 2)}, k.poolsErr
-}
-
-func TestPoolsAreKnownWhileEtcdTakesNoWrites(t *testing.T) {
-	full, gone := problem.New(problem.EtcdFull, "etcd is full"), problem.New(problem.EtcdUnavailable, "etcd does not answer")
-	for name, c := range map[string]struct {
-		kept
-		want string
-		err  error
-	}{
-		"all is well":  {want: "pool 'db' full (1/1 slots)"},
-		"etcd is full": {kept: kept{spaceErr: full}, want: "pool 'db' full (2/2 slots)"},
-		"it is gone":   {kept: kept{spaceErr: full, poolsErr: gone}, err: gone},
-	} {
-		s, err := SpaceOf(c.kept)(t.Context())
-		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if s != nil && s.Why(map[string]int{"db": 1}) != c.want {
-			t.Errorf("%s: %s, want %s", name, s.Why(map[string]int{"db": 1}), c.want)
 		}
 	}
 }

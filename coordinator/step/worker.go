@@ -71,27 +71,6 @@ type Outlook struct {
 	Space func(context.Context) (*pool.Space, error)
 }
 
-// Pools reads all pools, as a client does.
-type Pools interface {
-	Space(context.Context) (*pool.Space, error)
-	Pools(context.Context) ([]pool.Status, error)
-}
-
-// SpaceOf returns the capacity that the wait queues leave. If the wait queues are unknown,
-// because etcd is full for example, they are left out.
-func SpaceOf(p Pools) func(context.Context) (*pool.Space, error) {
-	return func(ctx context.Context) (*pool.Space, error) {
-		if space, err := p.Space(ctx); err == nil {
-			return space, nil
-		}
-		all, err := p.Pools(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return pool.NewSpace(all...), nil
-	}
-}
-
 // Around reads what the waits of instances with one of the statuses depend on.
 func (l *Outlook) Around(ctx context.Context, has func(Status) bool) (a Around, err error) {
 	a.Now = time.Now()

@@ -33,20 +33,14 @@ type Reader struct {
 // Source is where a [Reader] reads pools and instances, and an [Operator] changes pools: a
 // client of berth shares what it reads with other callers, and a [Snapshot] reads etcd for each.
 type Source interface {
+	audit.Source
 	Pools(context.Context) ([]pool.Status, error)
-	Pool(ctx context.Context, name string) (pool.Detail, error)
 	Claims(context.Context) ([]pool.HolderStatus, []pool.WaiterStatus, error)
-	Why(ctx context.Context, claim string) (pool.Why, error)
 	Space(context.Context) (*pool.Space, error)
 	// Hosts returns the instances that have a presence key. The error is also about
 	// keys that can't be read: they are left out of the list, which is not empty then.
 	Hosts(context.Context) ([]lease.PresenceRecord, error)
 	LeaseEnds(context.Context, []store.LeaseID) (map[store.LeaseID]time.Duration, error)
-
-	SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error)
-	ChangePool(ctx context.Context, name string, change pool.Change) (pool.Put, error)
-	DeletePool(ctx context.Context, name string, condition store.Condition) error
-	Revoke(ctx context.Context, claim string, force bool, may ...pool.May) (pool.Revocation, error)
 }
 
 // Snapshot is the [Source] of processes that are no instance: each method reads etcd.
@@ -226,7 +220,7 @@ func (r *Reader) whyQueued(ctx context.Context, one *run.Run) (*run.Why, error) 
 	if err != nil {
 		return nil, err
 	}
-	space, err := r.freeSpace(ctx)
+	space, err := r.Space(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -235,20 +229,6 @@ func (r *Reader) whyQueued(ctx context.Context, one *run.Run) (*run.Why, error) 
 	}
 	one, err = r.Runs.Get(ctx, one.ID) // it was deleted, or can't be read any more
 	return &run.Why{Run: one}, err
-}
-
-// freeSpace returns what the waiting claims leave of all pools. An instance that can't
-// write to etcd, because etcd is full for example, does not know that: then waiting
-// claims are left out.
-func (r *Reader) freeSpace(ctx context.Context) (*pool.Space, error) {
-	if space, err := r.Space(ctx); err == nil {
-		return space, nil
-	}
-	all, err := r.Pools(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return pool.NewSpace(all...), nil
 }
 
 // Outlook returns how the reader sees what the waits of step instances depend on.
@@ -262,7 +242,7 @@ func (r *Reader) Outlook() *step.Outlook {
 			}
 			return f.StepWorkers(), len(f.Bad) > 0, nil
 		},
-		Space: r.freeSpace,
+		Space: r.Space,
 	}
 }
 

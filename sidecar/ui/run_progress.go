@@ -106,7 +106,7 @@ func (l *runReader) outlook(s *Session) *step.Outlook {
 			return f.StepWorkers(), len(f.Bad) > 0, nil
 		},
 		Space: func(ctx context.Context) (*pool.Space, error) {
-			return l.space.get(ctx, "", step.SpaceOf(s.Client)) // it goes through all lines
+			return l.space.get(ctx, "", s.Client.Space) // it goes through all lines
 		},
 	}
 }
