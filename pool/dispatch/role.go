@@ -103,6 +103,7 @@ type Succession struct {
 	took   time.Duration // when it has taken the role
 	why    reason        // of the last transaction that takes the role
 	value  wire.Role     // in that transaction
+	lease  store.LeaseID // and the lease of its key
 	times  map[string]int
 	seized time.Duration // when it has last taken the role from one that lives
 	pause  time.Duration // until when nothing is sent
@@ -126,10 +127,9 @@ func (s *Succession) Set(now time.Duration, i Instance) {
 	if s.own.Demands || s.own.Waiting || i.Demands || i.Waiting {
 		s.idle = now
 	}
-	if i.Lease != s.own.Lease && s.stage == stageDispatching {
-		s.lose(now) // the role is on the lease
+	if s.own = i; i.Lease != s.lease && s.stage == stageDispatching {
+		s.lose(now)
 	}
-	s.own = i
 }
 
 // End shows that the instance ends, and which one shall follow if it dispatches.
@@ -260,7 +260,7 @@ func (s *Succession) take(why reason, wall time.Time) *pb.TxnRequest {
 		t.Compare = append(t.Compare, store.ModEquals(s.keys.Mark(), s.sight.mark))
 	}
 	t.Success[0].GetRequestPut().Value = wire.EncodeRole(v)
-	s.stage, s.why, s.value = stageTaking, why, v
+	s.stage, s.why, s.value, s.lease = stageTaking, why, v, s.own.Lease
 	return t
 }
 
@@ -319,14 +319,14 @@ func (s *Succession) Answer(now time.Duration, resp *pb.TxnResponse, err error) 
 	}
 }
 
-// taken records that the role was taken at a revision. Another instance may have taken it since.
+// taken records that the role was taken at a revision. Another instance may have taken it since, or its lease may be lost.
 func (s *Succession) taken(now time.Duration, rev int64) {
 	s.stage, s.role, s.took, s.idle = stageDispatching, rev, now, now
 	s.times[string(s.why)]++
 	if s.why == orphaned || s.why == outranked {
 		s.seized = now
 	}
-	if s.sight.at > rev && s.sight.revision != rev {
+	if s.own.Lease != s.lease || s.sight.at > rev && s.sight.revision != rev {
 		s.lose(now)
 		return
 	}

@@ -427,6 +427,20 @@ func TestARoleThatWasReplacedBeforeItsAnswerIsNotHeld(t *testing.T) {
 	}
 }
 
+// A role whose lease was lost before the answer came is taken once more, on another lease: mark and role are on the same one.
+func TestARoleOnALostLeaseIsNotHeld(t *testing.T) {
+	b := newBench(t, wire.Server).waits().poll(0)
+	resp := b.carry(b.ready().Txn)
+	b.set(func(i *Instance) { i.Lease = 0 })
+	if b.Answer(b.now, resp, nil); b.ready().Role != 0 {
+		t.Error("it dispatches")
+	}
+	b.set(func(i *Instance) { i.Lease, _, _ = b.etcd.Grant(time.Hour) }).poll(0)
+	if took := b.takes(2 * sec); took > sec || b.ready().Role == 0 || b.key(roleKeys.Role()).Lease != int64(b.own.Lease) {
+		t.Errorf("it is taken after %v", took)
+	}
+}
+
 func TestTheRoleIsGivenUpAfterAMinuteWithoutDemands(t *testing.T) {
 	for _, kind := range []wire.Kind{wire.Command, wire.Service, wire.Server, wire.Coordinator} {
 		b := newBench(t, kind).waits().dispatches().put("/b/offers/c/i/1", nil).mark(true)
