@@ -17,8 +17,8 @@ const leaveTimeout = 2 * time.Second
 // errLate is why [Engine.Stop] does not wait any longer.
 var errLate = errors.New("something of the wait queue may be left")
 
-// errLeaseOver ends a claim that is granted when its lease is not valid any longer.
-var errLeaseOver = errors.New("its lease was lost while it was granted")
+// errLeaseOver ends a claim that is granted, or not released, when its lease is not valid any longer.
+var errLeaseOver = errors.New("its lease was lost meanwhile")
 
 // life is which claims are valid, and how the instance ends.
 type life struct {
@@ -78,7 +78,7 @@ func (l *life) endOne(e *entry, why error) {
 	l.broker.publish(pool.ClaimEnded, e.request, why.Error())
 }
 
-// granted ends a claim that was granted just now if its lease was lost meanwhile, or all claims have ended.
+// granted ends a claim that was granted, or not released, just now if its lease was lost meanwhile, or all claims have ended.
 func (l *life) granted(e *entry) {
 	l.audit.follows(e.granted.Lease)
 	switch {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -37,6 +39,29 @@ func TestALostLeaseEndsItsClaims(t *testing.T) {
 		one.release(a, b)
 		one.release(waits.got())
 		r.nothingLeft()
+	})
+}
+
+// A claim whose lease is lost during a combined release ends when that fails, and so does one at the end of its instance.
+func TestALostLeaseEndsAClaimThatIsNotReleased(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		one := r.start("one")
+		one.slowWrites(time.Second)
+		fails := func(meanwhile func(*pool.Claim)) {
+			a := one.take("a", 1)
+			x := store.Extra{If: []*pb.Compare{store.CreateEquals("/b/absent", 1)}}
+			if _, err := one.ReleaseWith(r.Context(), a, x, nil, func() { meanwhile(a) }); !errors.Is(err, store.ErrChanged) {
+				r.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+			r.isLost(a)
+			one.release(a)
+		}
+		fails(func(a *pool.Claim) {
+			r.must(nil, r.root.Revoke(r.Context(), a.Lease))
+			one.keeper.Suspect(a.Lease)
+		})
+		fails(func(*pool.Claim) { one.End(problem.New(problem.ClaimLost, "the end")) })
 	})
 }
 

@@ -57,12 +57,15 @@ func (r *requests) releaseWith(cl *pool.Claim, extra store.Extra, c *combined) {
 	e.combined = c
 }
 
-// stays answers that a combined release has not happened. If the claim was released by itself meanwhile, that is next.
+// stays answers that a combined release has not happened. If the claim was released by itself meanwhile, that is next; else it is
+// as one that was granted just now.
 func (r *requests) stays(e *entry, err error) {
 	e.combined.answer(0, err)
 	if e.combined = nil; len(e.releases) > 0 {
 		r.giveBack(e)
+		return
 	}
+	r.life.granted(e)
 }
 
 // combinedEnds answers a combined release of a claim that is released, or whose slots were gone. A claim that is released, or
