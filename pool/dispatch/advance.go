@@ -19,14 +19,13 @@ const declinedFor = time.Second
 // next demand.
 type advances struct {
 	there    map[wire.OfferKey]bool // as the view shows it
+	wanted   map[wire.OfferKey]bool // by the last plan
 	declined map[wire.OfferKey]time.Duration
 	own      map[string]bool // pools in which the dispatcher's own instance may do so
-	put      []wire.OfferKey // to be put, and deleted, after the last plan
-	drop     []wire.OfferKey
 }
 
 func newAdvances() advances {
-	return advances{there: map[wire.OfferKey]bool{}, declined: map[wire.OfferKey]time.Duration{}, own: map[string]bool{}}
+	return advances{there: map[wire.OfferKey]bool{}, wanted: map[wire.OfferKey]bool{}, declined: map[wire.OfferKey]time.Duration{}, own: map[string]bool{}}
 }
 
 // show records that the view shows a key, or that it was deleted: by its owner, unless that was sent.
@@ -48,7 +47,7 @@ func (a *advances) hide() {
 
 // begin begins a plan.
 func (a *advances) begin(now time.Duration) {
-	a.put, a.drop = nil, nil
+	clear(a.wanted)
 	clear(a.own)
 	for key, at := range a.declined {
 		if now-at > declinedFor {
@@ -57,33 +56,32 @@ func (a *advances) begin(now time.Duration) {
 	}
 }
 
-// want records which owners of a pool may have an advance offer, of those that have one or could.
-func (a *advances) want(key wire.OfferKey, may bool) {
-	_, declined := a.declined[key]
-	switch there := a.there[key]; {
-	case there == may:
-	case there:
-		a.drop = append(a.drop, key)
-	case !declined:
-		a.put = append(a.put, key)
-	}
-}
+// want records that a key may be there, until the next plan.
+func (a *advances) want(key wire.OfferKey) { a.wanted[key] = true }
 
 // allow has the dispatcher's own instance hand on claims of a pool.
 func (a *advances) allow(pool string) { a.own[pool] = true }
 
-// next returns what is to be put and deleted in a transaction.
-func (a *advances) next() (put, drop []wire.OfferKey) {
-	n, m := min(len(a.put), maxAdvances), min(len(a.drop), maxAdvances)
-	put, drop = a.put[:n], a.drop[:m]
-	a.put, a.drop = a.put[n:], a.drop[m:]
-	return put, drop
+// missing returns the keys that are to be put, in their order.
+func (a *advances) missing() (all []wire.OfferKey) {
+	for key := range a.wanted {
+		if _, declined := a.declined[key]; !declined && !a.there[key] {
+			all = append(all, key)
+		}
+	}
+	slices.SortFunc(all, compareKeys)
+	return all
 }
 
-// sort puts in order what is to be put and deleted.
-func (a *advances) sort() {
-	slices.SortFunc(a.put, compareKeys)
-	slices.SortFunc(a.drop, compareKeys)
+// surplus returns the keys that are to be deleted, in their order.
+func (a *advances) surplus() (all []wire.OfferKey) {
+	for key := range a.there {
+		if !a.wanted[key] {
+			all = append(all, key)
+		}
+	}
+	slices.SortFunc(all, compareKeys)
+	return all
 }
 
 // advanced reports whether there is an advance offer in a pool, or may be.
@@ -114,6 +112,7 @@ type rank struct {
 	next    *demand            // without an offer
 	blocks  *demand            // the first that reserves, or fits
 	byOwner map[*owner]*demand // the first of each owner without an offer
+	late    bool               // the first one has been so for too long
 }
 
 func before(x, y *demand) *demand {
@@ -138,32 +137,19 @@ func (p *plan) planAdvances() {
 	if len(ranks) > 0 {
 		p.rank(ranks)
 	}
-	late := map[*followed]bool{}
-	for _, f := range p.d.view.byIndex {
-		if r := ranks[f]; f != nil && r != nil {
-			late[f] = p.advance(f, r)
-		}
+	for f, r := range ranks {
+		p.advance(f, r)
 	}
-	for _, key := range a.shown() {
+	for key := range a.there {
 		f := p.d.view.pools[key.Advance]
 		r, o := ranks[f], p.d.owners.all[instance{key.Host, key.Instance}]
-		switch {
-		case r == nil || o == nil || o.passing != served:
-			a.want(key, false)
-		case r.byOwner[o] == nil && (late[f] || r.blocks != nil): // what it wants next ranks behind
-			a.want(key, false)
+		if r == nil || o == nil || o.passing != served {
+			continue
+		}
+		if r.byOwner[o] == nil && !r.late && r.blocks == nil { // what it wants next ranks behind all that wait
+			a.want(key)
 		}
 	}
-	a.sort()
-}
-
-// shown returns the keys that the view shows, in their order.
-func (a *advances) shown() (all []wire.OfferKey) {
-	for key := range a.there {
-		all = append(all, key)
-	}
-	slices.SortFunc(all, compareKeys)
-	return all
 }
 
 // advancing reports whether there can be advance offers in a pool: it is full, no claim waits for the whole of it, and at
@@ -224,25 +210,27 @@ func (x *demand) possible() bool {
 	return true
 }
 
-// advance decides about the owners that wait for a pool, and reports whether a demand has been first for too long.
-func (p *plan) advance(f *followed, r *rank) (late bool) {
+// advance decides about the owners that wait for a pool.
+func (p *plan) advance(f *followed, r *rank) {
 	if r.first != nil {
 		since := r.first.firstSince(p.now)
-		if late = p.now-since > orderHolds; !late {
+		if r.late = p.now-since > orderHolds; !r.late {
 			p.wakeAt(since + orderHolds + 1)
 		}
 	}
 	for o, x := range r.byOwner {
-		may := !late || r.first.owner == o
+		may := !r.late || r.first.owner == o
 		may = may && x.rank.Priority == r.next.rank.Priority && (r.blocks == nil || r.blocks.compare(x) >= 0)
 		holds := f.holds[o.instance] > 0
 		key := wire.OfferKey{Host: o.host, Instance: o.name, Name: -1, Advance: f.name}
 		switch {
+		case !may:
 		case o.instance != p.d.self:
-			p.d.advances.want(key, may && (holds || p.d.advances.there[key]))
-		case may && holds:
+			if holds || p.d.advances.there[key] {
+				p.d.advances.want(key)
+			}
+		case holds:
 			p.d.advances.allow(f.name)
 		}
 	}
-	return late
 }

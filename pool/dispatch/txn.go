@@ -168,16 +168,20 @@ func (d *Dispatcher) passSilent(f *flight) {
 
 // changeAdvances adds advance offers, and the deletion of those that end.
 func (d *Dispatcher) changeAdvances(f *flight) {
-	put, drop := d.advances.next()
-	for _, of := range put {
+	n := 0
+	for _, of := range d.advances.missing() {
 		key := d.keys.Offer(of)
-		if d.change(f, key, store.Put(key, wire.EncodeEmpty(), 0)) {
+		if n < maxAdvances && d.change(f, key, store.Put(key, wire.EncodeEmpty(), 0)) {
 			d.counts.add(Advanced)
+			n++
 		}
 	}
-	for _, of := range drop {
+	n = 0
+	for _, of := range d.advances.surplus() {
 		key := d.keys.Offer(of)
-		d.change(f, key, store.Delete(key))
+		if n < maxAdvances && d.change(f, key, store.Delete(key)) {
+			n++
+		}
 	}
 }
 

@@ -16,9 +16,6 @@ import (
 // progressEvery is how often a dispatcher asks its watch how far it has come.
 const progressEvery = 500 * time.Millisecond
 
-// silentAfter is after what time a watch that has shown nothing yet is opened again.
-const silentAfter = 1500 * time.Millisecond
-
 // watching says what a hosted dispatcher follows.
 type watching int
 
@@ -43,7 +40,6 @@ type hosting struct {
 	rung   int64         // the last revision known to have put a pending key; the highest there is if there may be one
 	slept  int64         // the revision after which one ends its sleep
 	asked  time.Duration // when it asked for progress last
-	since  time.Duration // when it was awake first with this watch
 	wants  pace          // of reads of pools
 	half   *offersHalf
 	writer *writer
@@ -228,7 +224,7 @@ func (h *hosting) list(ctx context.Context) {
 func (h *hosting) listed(l dispatch.Listing) {
 	now := h.e.now()
 	h.d.Restart(l, now)
-	h.state, h.asked, h.since = awake, now, now
+	h.state, h.asked = awake, now
 	h.keys.progress()
 	for _, m := range h.early {
 		h.show(m, now)
@@ -253,7 +249,7 @@ func (h *hosting) show(m message, now time.Duration) {
 // follow keeps the view current, reads pools that are not known, and sleeps if there is nothing to do.
 func (h *hosting) follow(ctx context.Context, now time.Duration) {
 	switch {
-	case h.d.Stale(now) && now >= h.since+silentAfter:
+	case h.d.Stale(now):
 		h.keys.reopen()
 		h.state, h.asked = opening, now
 		return

@@ -374,15 +374,15 @@ type seat struct {
 	role  int64
 	d     *dispatch.Dispatcher
 
-	state        watching
-	keys, bell   *stream
-	early        []message
-	rung, slept  int64
-	asked, since time.Duration
-	wants        pace
-	half         *offersHalf
-	writer       *writer
-	view, sent   int64 // the revision that was shown last, and the one of the last transaction
+	state       watching
+	keys, bell  *stream
+	early       []message
+	rung, slept int64
+	asked       time.Duration
+	wants       pace
+	half        *offersHalf
+	writer      *writer
+	view, sent  int64 // the revision that was shown last, and the one of the last transaction
 }
 
 func newSeat(n *node) *seat {
@@ -521,7 +521,7 @@ func (w *world) listingTime() time.Duration {
 func (h *seat) listed(l dispatch.Listing) {
 	now := h.n.w.now
 	h.d.Restart(l, now)
-	h.state, h.asked, h.since, h.view = awake, now, now, max(h.view, l.Revision)
+	h.state, h.asked, h.view = awake, now, max(h.view, l.Revision)
 	h.keys.progress()
 	for _, m := range h.early {
 		if h.n.w.missing != eventsWhileListed {
@@ -550,7 +550,7 @@ func (h *seat) watch() {
 	w := h.n.w
 	now := w.now
 	switch {
-	case h.d.Stale(now) && now >= h.since+silentAfter && w.missing != staleViews:
+	case h.d.Stale(now) && w.missing != staleViews:
 		h.keys.reopen()
 		h.state, h.asked = opening, now
 		return
