@@ -71,7 +71,7 @@ func (s *Space) Take(slots map[string]int) { s.add(slots, true) }
 
 // Reserve keeps what a claim needs that does not fit: what is free now goes to
 // nobody behind it. Only the first in a pool reserves, and only what can be had; else
-// it is false. These are the rules of [admit.Admit].
+// it is false. These are the rules of [admit.Walk].
 func (s *Space) Reserve(slots map[string]int) bool {
 	for name, n := range slots {
 		if r := s.of(name); r.reserved || !r.open() || r.Limit != Unlimited && n > r.Limit {

@@ -10,7 +10,7 @@ const Unlimited = -1
 // unlimitedCapacity is the free slots of a pool without a limit: more than can ever be held.
 const unlimitedCapacity = 1 << 40
 
-// Capacity is what [Admit] needs to know of a pool.
+// Capacity is what a [Walk] needs to know of a pool.
 type Capacity struct {
 	// Limit of slots, or [Unlimited].
 	Limit int
@@ -23,34 +23,11 @@ type Capacity struct {
 // Need is how many slots a waiter needs of the pool with that index.
 type Need struct{ Pool, N int }
 
-// Waiter is what [Admit] needs to know of a waiter.
+// Waiter is what a [Walk] needs to know of a waiter.
 type Waiter struct {
 	Needs []Need
 	// Reserve keeps together what the waiter needs while it does not fit.
 	Reserve bool
-}
-
-// Admit returns the indexes of the waiters that may take slots now, in order. It is pure, and all that
-// see the same capacities and waiters decide the same. Order depends on it;
-// safety does not: each grant is committed under compares of its own.
-//
-// For each waiter, first to last:
-//  1. It takes nothing and keeps nothing if it can't be granted as things are.
-//  2. If it fits in all its pools, it takes its slots.
-//  3. Else, if it reserves and no waiter before it has reserved in one of its
-//     pools, its slots are kept together: what is free now and what becomes so
-//     go to nobody behind it.
-func Admit(capacities []Capacity, waiters []*Waiter) (served []int) {
-	k := NewWalk(capacities)
-	for i, w := range waiters {
-		if !k.AnyFree() {
-			break // nobody behind fits
-		}
-		if k.Next(w) == Fit {
-			served = append(served, i)
-		}
-	}
-	return served
 }
 
 // Verdict is what a waiter gets.
@@ -65,7 +42,15 @@ const (
 	Fit
 )
 
-// Walk decides about waiters one by one, in their order, by the rules of [Admit].
+// Walk decides which waiters may take slots now, one by one, in their order. All that see the same capacities and waiters
+// decide the same. Order depends on it; safety does not: each grant is committed under compares of its own.
+//
+// For each waiter, first to last:
+//  1. It takes nothing and keeps nothing if it can't be granted as things are.
+//  2. If it fits in all its pools, it takes its slots.
+//  3. Else, if it reserves and no waiter before it has reserved in one of its
+//     pools, its slots are kept together: what is free now and what becomes so
+//     go to nobody behind it.
 type Walk struct {
 	capacities []Capacity
 	free       []int

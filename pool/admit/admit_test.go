@@ -9,9 +9,20 @@ import (
 	"pgregory.net/rapid"
 )
 
+// admitted returns the indexes of the waiters that a walk lets have their slots, in order.
+func admitted(capacities []Capacity, waiters []*Waiter) (served []int) {
+	k := NewWalk(capacities)
+	for i, w := range waiters {
+		if k.Next(w) == Fit {
+			served = append(served, i)
+		}
+	}
+	return served
+}
+
 func wait(needs ...Need) *Waiter { return &Waiter{Needs: needs} }
 
-func TestAdmit(t *testing.T) {
+func TestWhoIsAdmitted(t *testing.T) {
 	one := func(n int) Need { return Need{Pool: 0, N: n} }
 	two := func(n int) Need { return Need{Pool: 1, N: n} }
 	reserving := func(w *Waiter) *Waiter { w.Reserve = true; return w }
@@ -69,7 +80,7 @@ func TestAdmit(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Admit(tc.capacities, tc.queue)); diff != "" {
+			if diff := cmp.Diff(tc.want, admitted(tc.capacities, tc.queue)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -101,7 +112,7 @@ func drawWaiters(t *rapid.T, capacities int) []*Waiter {
 	}), 0, 12).Draw(t, "queue")
 }
 
-// clone copies what Admit is given, to see whether it leaves it alone.
+// clone copies what a walk is given, to see whether it leaves it alone.
 func clone(capacities []Capacity, waiters []*Waiter) ([]Capacity, []*Waiter) {
 	l := make([]*Waiter, len(waiters))
 	for i, w := range waiters {
@@ -112,12 +123,12 @@ func clone(capacities []Capacity, waiters []*Waiter) ([]Capacity, []*Waiter) {
 	return slices.Clone(capacities), l
 }
 
-func TestAdmitNeverExceedsALimitAndLeavesItsInputAlone(t *testing.T) {
+func TestAWalkNeverExceedsALimitAndLeavesItsInputAlone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		capacities := drawCapacities(t)
 		waiters := drawWaiters(t, len(capacities))
 		r, l := clone(capacities, waiters)
-		served := Admit(capacities, waiters)
+		served := admitted(capacities, waiters)
 		if !reflect.DeepEqual(r, capacities) || !reflect.DeepEqual(l, waiters) {
 			t.Fatal("the input was changed")
 		}
@@ -141,7 +152,7 @@ func TestWithoutReservationsNothingThatFitsIsLeftBehind(t *testing.T) {
 		for _, w := range waiters {
 			w.Reserve = false
 		}
-		in := Admit(capacities, waiters)
+		in := admitted(capacities, waiters)
 		free := make([]int, len(capacities))
 		for i, r := range capacities {
 			free[i] = r.Limit - r.Used
@@ -178,7 +189,7 @@ func TestTheFirstThatReservesIsNotStarved(t *testing.T) {
 		var held []*Waiter // granted in the course of this
 		for round := 0; ; round++ {
 			waiters := append([]*Waiter{w}, drawWaiters(t, len(capacities))...)
-			served := Admit(capacities, waiters)
+			served := admitted(capacities, waiters)
 			for _, i := range served {
 				if i == 0 {
 					return

@@ -501,7 +501,7 @@ func (w *world) waiting() (all []demandAt) {
 	return all
 }
 
-// admitted returns those that Admit grants.
+// admitted returns those that a walk grants.
 func (w *world) admitted(all []demandAt) (granted []demandAt) {
 	var capacities []admit.Capacity
 	for _, p := range w.pools {
@@ -513,7 +513,7 @@ func (w *world) admitted(all []demandAt) (granted []demandAt) {
 		s, ok := w.spec(p)
 		capacities = append(capacities, admit.Capacity{Limit: s.Limit, Used: used, Open: ok && !s.Paused && s.Limit != pool.Closed})
 	}
-	var ws []*admit.Waiter
+	k := admit.NewWalk(capacities)
 	for _, x := range all {
 		a := &admit.Waiter{Reserve: x.Reserve}
 		for i, p := range w.pools {
@@ -521,10 +521,9 @@ func (w *world) admitted(all []demandAt) (granted []demandAt) {
 				a.Needs = append(a.Needs, admit.Need{Pool: i, N: n})
 			}
 		}
-		ws = append(ws, a)
-	}
-	for _, i := range admit.Admit(capacities, ws) {
-		granted = append(granted, all[i])
+		if k.Next(a) == admit.Fit {
+			granted = append(granted, x)
+		}
 	}
 	return granted
 }

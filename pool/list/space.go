@@ -76,7 +76,7 @@ func (f *filling) admit(queue []*waiter, got func(*waiter)) {
 	}
 }
 
-// waiterOf returns what Admit needs to know of a waiter in the pools that are known.
+// waiterOf returns what a walk needs to know of a waiter in the pools that are known.
 func (f *filling) waiterOf(w *waiter) *admit.Waiter {
 	one := &admit.Waiter{Reserve: w.Reserve}
 	for name, n := range w.Pools {

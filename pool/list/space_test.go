@@ -43,14 +43,14 @@ func TestSpaceIsWhatWaitersLeave(t *testing.T) {
 	}
 }
 
-// What fits into the space is what Admit grants to new claims behind the waiters, one after the other, with the slots that
+// What fits into the space is what a walk grants to new claims behind the waiters, one after the other, with the slots that
 // some of them reserve.
 func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 	t.Parallel()
 	fitted, refused := 0, 0
 	for seed := range uint64(300) {
 		w := newWorld(seed).run(70)
-		for key := range w.kvs { // what is offered is not an order of Admit
+		for key := range w.kvs { // what is offered is not an order of a walk
 			if o, err := w.keys.OfferKey(key); err == nil && !o.Passed() {
 				delete(w.kvs, key)
 			}
@@ -69,38 +69,29 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 			}
 			return one
 		}
-		var all []*admit.Waiter
-		fits := func(w *admit.Waiter) bool {
-			all = append(all, w)
-			grants := admit.Admit(capacities, all)
-			return slices.Contains(grants, len(all)-1)
-		}
+		k := admit.NewWalk(capacities)
 		for _, q := range s.waiting() {
 			if !s.passed(q.by) {
-				fits(waiter(q.Pools, q.Reserve))
+				k.Next(waiter(q.Pools, q.Reserve))
 			}
 		}
-		first, space := len(all), s.Space()
-		var want []int
+		space := s.Space()
+		var want, got []int
 		for i := range 5 {
 			needs, reserve := w.needs(), w.IntN(3) == 0
-			all = append(all, waiter(needs, reserve))
+			if k.Next(waiter(needs, reserve)) == admit.Fit {
+				got = append(got, i)
+			}
 			switch {
 			case space.Fits(needs):
-				want = append(want, first+i)
+				want = append(want, i)
 				space.Take(needs)
 			case reserve:
 				space.Reserve(needs)
 			}
 		}
-		var got []int
-		for _, i := range admit.Admit(capacities, all) {
-			if i >= first {
-				got = append(got, i)
-			}
-		}
 		if fitted, refused = fitted+len(want), refused+5-len(want); !slices.Equal(got, want) {
-			t.Fatalf("seed %d: Admit grants %v, of the space are %v", seed, got, want)
+			t.Fatalf("seed %d: a walk grants %v, of the space are %v", seed, got, want)
 		}
 	}
 	if t.Logf("%d claims fitted, %d did not", fitted, refused); min(fitted, refused) < 200 {

@@ -138,7 +138,7 @@ func TestTurnsOfAPart(t *testing.T) {
 	}
 }
 
-// What has its turn behind all is what fits in the space that waiters leave, and each demand that Admit grants is its owner's.
+// What has its turn behind all is what fits in the space that waiters leave, and each demand that a walk grants is its owner's.
 func TestTurnsAgreeWithSpace(t *testing.T) {
 	t.Parallel()
 	fitted, refused, turns := 0, 0, 0
@@ -180,7 +180,7 @@ func TestTurnsAgreeWithSpace(t *testing.T) {
 		for _, p := range statuses {
 			capacities = append(capacities, admit.Capacity{Limit: p.Limit, Used: p.Claimed, Open: !p.Deleted && !p.Paused})
 		}
-		var all []*admit.Waiter
+		k := admit.NewWalk(capacities)
 		f := s.fill(s.waiting(), nil)
 		for _, q := range s.waiting() {
 			if f.wants(q) {
@@ -188,8 +188,7 @@ func TestTurnsAgreeWithSpace(t *testing.T) {
 				for name, n := range q.Pools {
 					one.Needs = append(one.Needs, admit.Need{Pool: slices.IndexFunc(statuses, func(p pool.Status) bool { return p.Name == name }), N: n})
 				}
-				all = append(all, one)
-				if granted := admit.Admit(capacities, all); !slices.Contains(granted, len(all)-1) {
+				if k.Next(one) != admit.Fit {
 					continue
 				}
 				if turns++; !own[q.ref] {

@@ -16,7 +16,7 @@ import (
 	"github.com/berthhq/berth/pool/wire"
 )
 
-// standIn dispatches for a test: it sees etcd as it is, offers what Admit grants, and changes its mind at random.
+// standIn dispatches for a test: it sees etcd as it is, offers what a walk grants, and changes its mind at random.
 type standIn struct {
 	*world
 	names map[string]int // of offers keys, by host
@@ -111,14 +111,15 @@ func (w *world) state(name string) *state {
 	return s
 }
 
-// admitted returns the waiters that Admit grants.
+// admitted returns the waiters that a walk grants.
 func (w *world) admitted(all []waiter) []waiter {
 	var capacities []admit.Capacity
 	for _, p := range poolNames {
 		s := w.state(p)
 		capacities = append(capacities, admit.Capacity{Limit: s.spec.Limit, Used: s.used, Open: !s.spec.Paused && s.spec.Limit != pool.Closed})
 	}
-	var ws []*admit.Waiter
+	var granted []waiter
+	k := admit.NewWalk(capacities)
 	for _, x := range all {
 		a := &admit.Waiter{Reserve: x.Reserve}
 		for i, p := range poolNames {
@@ -126,11 +127,9 @@ func (w *world) admitted(all []waiter) []waiter {
 				a.Needs = append(a.Needs, admit.Need{Pool: i, N: n})
 			}
 		}
-		ws = append(ws, a)
-	}
-	var granted []waiter
-	for _, i := range admit.Admit(capacities, ws) {
-		granted = append(granted, all[i])
+		if k.Next(a) == admit.Fit {
+			granted = append(granted, x)
+		}
 	}
 	return granted
 }
