@@ -2,11 +2,13 @@ package coordinator
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/list"
 )
 
@@ -81,7 +83,7 @@ func (p *pools) complete(s *Snapshot) {
 	s.Space, s.Kept = space, map[string]bool{}
 	for _, r := range s.InProgress {
 		if r.Claim != "" {
-			_, there := held[r.Claim]
+			there := slices.ContainsFunc(held[r.Claim], func(h pool.HolderStatus) bool { return h.Run == r.ID && run.Binds(h.Bind) })
 			s.Kept[r.ID] = there || at < r.Revision
 		}
 	}

@@ -104,6 +104,30 @@ func TestARunWhoseSlotsAreGoneGoesBack(t *testing.T) {
 	})
 }
 
+// Users choose ids of claims, and which run they name: a claim like that of a run does not keep its slots.
+func TestSlotsOfARunAreKeptOnlyByItsClaim(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.pool("db", 1)
+		fl.pool("other", 2)
+		fl.candidate("one")
+		fl.submit("a", needs("db", 1))
+		fl.is(map[string]string{"a": "not_started"})
+		is := fl.claims()["a"]
+		for host, h := range map[string]pool.Holder{"x": {Run: "a", Bind: "user"}, "y": {Run: "b", Bind: run.BindExecutor}} {
+			if _, err := fl.starter(host).engine.Claim(t.Context(), &pool.Request{ID: is.Claim, Slots: map[string]int{"other": 1}, Holder: h}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := (revoke.Revoker{Backend: fl.root, Keys: fl.keys}).Revoke(t.Context(), is.Host+"/"+is.Instance+"/"+is.Claim, true); err != nil {
+			t.Fatal(err)
+		}
+		fl.is(map[string]string{"a": "not_started"})
+		if n := fl.referee.admits["a"]; n != 2 {
+			t.Errorf("it was admitted %d times", n)
+		}
+	})
+}
+
 // What a leader keeps for runs stays theirs when another one leads.
 func TestSlotsOutliveTheLeader(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {

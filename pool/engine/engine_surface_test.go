@@ -194,6 +194,6 @@ func (r reader) Verify() []pool.Violation        { return r.s.Verify() }
 
 type follower struct{ *list.Follower }
 
-func (f follower) Space(claims []string) (enginetest.Space, map[string]int64, int64, error) {
+func (f follower) Space(claims []string) (enginetest.Space, map[string][]pool.HolderStatus, int64, error) {
 	return f.Follower.Space(claims)
 }

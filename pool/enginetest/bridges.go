@@ -347,7 +347,7 @@ func forcedBridge(w world) {
 	a := bridged(one, "a", slots(2))
 	holds := func() bool {
 		_, held, _, err := f.Space([]string{"a", "b"})
-		return err == nil && len(held) == 1 && held["a"] == a.Grant().Fence.Revision()
+		return err == nil && len(held) == 1 && held["a"][0].Fence == a.Grant().Fence
 	}
 	w.eventually("the follower shows it", holds)
 	w.must(w.FreeBridge(w.ctx(), w.read(), "a", a.Grant().Fence))

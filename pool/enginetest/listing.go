@@ -307,11 +307,12 @@ func followers(w world) {
 	var last int64
 	w.eventually("it sees the claim", func() bool {
 		s, held, rev, err := f.Space([]string{"a", "x"})
-		if err != nil || held["a"] == 0 {
+		if err != nil || held["a"] == nil {
 			return false
 		}
 		last = rev
-		w.same("its fence", held, map[string]int64{"a": a.Grant().Fence.Revision()})
+		w.same("its fence", held["a"][0].Fence, a.Grant().Fence)
+		w.same("claims", len(held), 1)
 		fits(w, s, slots(1), true)
 		fits(w, s, slots(2), false)
 		return true

@@ -173,8 +173,8 @@ type Follower interface {
 	Run(ctx context.Context) error
 	// Changed signals that pools have changed.
 	Changed() <-chan struct{}
-	// Space also returns which of some claims are held, with their fences.
-	Space(claims []string) (s Space, held map[string]int64, revision int64, err error)
+	// Space also returns the claims that are held under some ids.
+	Space(claims []string) (s Space, held map[string][]pool.HolderStatus, revision int64, err error)
 }
 
 // Space is the free capacity of pools after all their waiters.

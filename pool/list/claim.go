@@ -189,12 +189,12 @@ func (s *State) export(c *claim) (*Claim, error) {
 	return is, nil
 }
 
-// Held returns which of some claims are held, by any instance, with the revision of their keys.
-func (s *State) Held(ids []string) map[string]int64 {
-	held := map[string]int64{}
+// Held returns the claims that are held under some ids, by any instance: users choose ids, too.
+func (s *State) Held(ids []string) map[string][]pool.HolderStatus {
+	held := map[string][]pool.HolderStatus{}
 	for _, id := range ids {
 		for _, c := range s.claimsOf(id) {
-			held[id] = max(held[id], c.rev)
+			held[id] = append(held[id], c.status())
 		}
 	}
 	return held

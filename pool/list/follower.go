@@ -69,9 +69,9 @@ func (f *Follower) take(m store.FeedMessage) {
 // Changed returns a channel that signals that pools have changed.
 func (f *Follower) Changed() <-chan struct{} { return f.changed }
 
-// Space returns the space of all pools, and which of some claims are held, on any host, with the revisions of their keys. What is
-// newer than the revision it does not know. While etcd has reported nothing for 2 s, it is an EtcdUnavailable problem.
-func (f *Follower) Space(claims []string) (s *pool.Space, held map[string]int64, revision int64, err error) {
+// Space returns the space of all pools, and the claims that are held under some ids, on any host. What is newer than the revision it
+// does not know. While etcd has reported nothing for 2 s, it is an EtcdUnavailable problem.
+func (f *Follower) Space(claims []string) (s *pool.Space, held map[string][]pool.HolderStatus, revision int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.at.IsZero() || time.Since(f.at) >= store.StaleAfter {

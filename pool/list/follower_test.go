@@ -48,7 +48,7 @@ func TestAFollowerKnowsWhatWaitersLeave(t *testing.T) {
 				t.Errorf("%s: %v, %v are held; want %d free, %v", what, err, are, slots, held)
 			}
 			for _, id := range held {
-				if are[id] == 0 {
+				if are[id] == nil {
 					t.Errorf("%s: %s is not held", what, id)
 				}
 			}
@@ -81,7 +81,7 @@ func TestAFollowerKnowsWhatWaitersLeave(t *testing.T) {
 
 		b.b.Down()
 		time.Sleep(5 * time.Second)
-		if _, held, _, err := f.Space([]string{"a"}); problem.CodeOf(err) != problem.EtcdUnavailable || held["a"] == 0 {
+		if _, held, _, err := f.Space([]string{"a"}); problem.CodeOf(err) != problem.EtcdUnavailable || held["a"] == nil {
 			t.Errorf("while etcd is silent: %v, %v", held, err)
 		}
 		b.b.Up()
