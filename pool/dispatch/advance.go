@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"slices"
 	"time"
 
 	"github.com/berthhq/berth/pool"
@@ -62,25 +61,23 @@ func (a *advances) want(key wire.OfferKey) { a.wanted[key] = true }
 // allow has the dispatcher's own instance hand on claims of a pool.
 func (a *advances) allow(pool string) { a.own[pool] = true }
 
-// missing returns the keys that are to be put, in their order.
+// missing returns the keys that are to be put.
 func (a *advances) missing() (all []wire.OfferKey) {
 	for key := range a.wanted {
 		if _, declined := a.declined[key]; !declined && !a.there[key] {
 			all = append(all, key)
 		}
 	}
-	slices.SortFunc(all, compareKeys)
 	return all
 }
 
-// surplus returns the keys that are to be deleted, in their order.
+// surplus returns the keys that are to be deleted.
 func (a *advances) surplus() (all []wire.OfferKey) {
 	for key := range a.there {
 		if !a.wanted[key] {
 			all = append(all, key)
 		}
 	}
-	slices.SortFunc(all, compareKeys)
 	return all
 }
 

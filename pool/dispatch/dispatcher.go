@@ -56,7 +56,7 @@ func New(o Options) *Dispatcher {
 		view:    newView(keys),
 		batches: map[wire.DemandKey]*batch{}, changed: map[wire.DemandKey]bool{},
 		order:   order{lanes: map[string]*lane{}},
-		owners:  owners{all: map[instance]*owner{}, byHost: map[string]map[*owner]bool{}, toPass: map[*owner]bool{}},
+		owners:  owners{all: map[instance]*owner{}, byHost: map[string]map[*owner]bool{}},
 		book:    newBook(),
 		await:   awaited{},
 		pending: newPending(), advances: newAdvances(),
@@ -66,12 +66,7 @@ func New(o Options) *Dispatcher {
 }
 
 // Demands returns how many demands the view has that have no slots.
-func (d *Dispatcher) Demands() (n int) {
-	for _, o := range d.owners.all {
-		n += o.demands
-	}
-	return n
-}
+func (d *Dispatcher) Demands() int { return d.owners.demands }
 
 // Pending returns how many pools are pending. A dispatcher that sleeps knows of none.
 func (d *Dispatcher) Pending() int { return len(d.view.pending) }
@@ -234,22 +229,15 @@ func (d *Dispatcher) applyDemands(p *followed, kv *mvccpb.KeyValue, key string, 
 	}
 	of := instance{name.Host, name.Instance}
 	d.owners.write(of, kv.ModRevision)
-	was := p.deleteDemands(name)
+	was, is := p.changeDemands(d.keys, name, kv, deleted)
 	if was.created != 0 {
 		d.changed[name.In(was.first(p.name))] = true
 	}
-	if deleted {
-		return
+	if is.created != 0 {
+		d.changed[name.In(is.first(p.name))] = true
+		p.crowd.add(of, now)
+		d.view.wantAll(p, is)
 	}
-	_, w, err := d.keys.DecodeDemands(key, kv.Value)
-	if err != nil {
-		return
-	}
-	p.crowd.add(of, now)
-	is := demandsKey{kv.CreateRevision, w}
-	p.putDemands(name, is)
-	d.view.wantAll(p, is)
-	d.changed[name.In(is.first(p.name))] = true
 }
 
 // claimed records that a claim has its slots.
@@ -337,7 +325,7 @@ func (d *Dispatcher) complete(name wire.DemandKey) demandsKey {
 
 // begin begins to serve a demand.
 func (d *Dispatcher) begin(x *demand) {
-	x.owner.waiting(1)
+	d.owners.waiting(x.owner, 1)
 	for _, n := range x.needs {
 		n.pool.waiting.add(x.owner, 1)
 	}
@@ -359,7 +347,7 @@ func (d *Dispatcher) end(x *demand, s stage) {
 	if x.stage != waits {
 		return
 	}
-	x.owner.waiting(-1)
+	d.owners.waiting(x.owner, -1)
 	for _, n := range x.needs {
 		n.pool.waiting.add(x.owner, -1)
 	}
@@ -384,7 +372,7 @@ func (d *Dispatcher) left(o *owner) {
 	if o.passing == passed {
 		d.book.see(o.passedKey(), true)
 	}
-	d.owners.pass(o, served)
+	o.pass(served)
 	d.owners.forget(o)
 }
 

@@ -107,7 +107,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		"an owner that was silent is passed": {before: func(d *Dispatcher, _ *queueWorld) {
 			for _, o := range d.owners.all {
 				if o.passing != served {
-					d.owners.pass(o, served)
+					o.pass(served)
 				}
 			}
 		}},
@@ -129,7 +129,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		"a demand that has slots gets none": {before: demandsOf(func(d *Dispatcher, x *demand) {
 			if x.stage == ended {
 				x.stage = waits
-				x.owner.waiting(1)
+				d.owners.waiting(x.owner, 1)
 				for _, n := range x.needs {
 					n.pool.waiting.add(x.owner, 1)
 				}

@@ -30,9 +30,9 @@ type owner struct {
 
 // owners is all owners.
 type owners struct {
-	all    map[instance]*owner
-	byHost map[string]map[*owner]bool
-	toPass map[*owner]bool // those in the state passes
+	all     map[instance]*owner
+	byHost  map[string]map[*owner]bool
+	demands int // of all
 }
 
 // of returns an owner.
@@ -66,8 +66,11 @@ func (o *owners) write(i instance, revision int64) {
 	}
 }
 
-// waiting counts demands of an owner.
-func (x *owner) waiting(n int) { x.demands += n }
+// waiting counts a demand of an owner, or with -1 one that has ended.
+func (o *owners) waiting(x *owner, n int) {
+	x.demands += n
+	o.demands += n
+}
 
 // offered counts a claim in an open offer, or with -1 one that is no longer open.
 func (x *owner) offered(of *demand, n int) {
@@ -112,17 +115,22 @@ func (x *owner) often(now time.Duration) bool {
 }
 
 // pass records how far it has come that an owner is passed.
-func (o *owners) pass(x *owner, p passing) {
-	x.passing = p
-	if delete(o.toPass, x); p == passes {
-		o.toPass[x] = true
+func (x *owner) pass(p passing) { x.passing = p }
+
+// toPass returns the keys that are to say that owners are passed.
+func (o *owners) toPass() (keys []wire.OfferKey) {
+	for _, x := range o.all {
+		if x.passing == passes {
+			keys = append(keys, x.passedKey())
+		}
 	}
+	return keys
 }
 
 // unpass records that no owner is passed, before all is read: the keys that say so are shown again.
 func (o *owners) unpass() {
 	for _, x := range o.all {
-		o.pass(x, served)
+		x.pass(served)
 	}
 }
 

@@ -202,12 +202,16 @@ func (p *followed) delete(k wire.Keys, key string) {
 	}
 }
 
-// putDemands records a key of demands.
-func (p *followed) putDemands(name wire.DemandKey, key demandsKey) { p.keys[name] = key }
-
-// deleteDemands records that a key of demands is gone, and returns it.
-func (p *followed) deleteDemands(name wire.DemandKey) demandsKey {
-	was := p.keys[name]
+// changeDemands records a key of demands that was put or deleted, and returns what it was and is; one that can't be read is none.
+func (p *followed) changeDemands(k wire.Keys, name wire.DemandKey, kv *mvccpb.KeyValue, deleted bool) (was, is demandsKey) {
+	was = p.keys[name]
 	delete(p.keys, name)
-	return was
+	if deleted {
+		return was, is
+	}
+	if _, w, err := k.DecodeDemands(string(kv.Key), kv.Value); err == nil {
+		is = demandsKey{kv.CreateRevision, w}
+		p.keys[name] = is
+	}
+	return was, is
 }

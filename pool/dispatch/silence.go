@@ -72,7 +72,7 @@ func (d *Dispatcher) silent(o *open, now time.Duration) {
 	o.owner.struck(now)
 	for x := range d.owners.byHost[o.owner.host] {
 		if (x == o.owner || x.wrote <= o.at) && x.passing == served && !x.idle() {
-			d.owners.pass(x, passes)
+			x.pass(passes)
 		}
 	}
 	d.touch()
@@ -93,11 +93,11 @@ func (d *Dispatcher) applyPassed(key wire.OfferKey, revision int64, deleted bool
 	}
 	d.book.see(key, false)
 	if !deleted {
-		d.owners.pass(x, passed)
+		x.pass(passed)
 		d.left(x)
 		return
 	}
-	d.owners.pass(x, served)
+	x.pass(served)
 	d.owners.write(of, revision)
 	d.owners.forget(x)
 }

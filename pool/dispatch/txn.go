@@ -66,9 +66,10 @@ func (d *Dispatcher) Next(now time.Duration) (*pb.TxnRequest, bool) {
 		d.dirty, d.planAt = p.more, p.again
 		d.put(f, p.keys)
 	}
-	d.dropStrays(f)
-	d.passSilent(f)
-	d.changeAdvances(f)
+	d.changeOffers(f, slices.Collect(maps.Keys(d.book.strays)), false, maxDeletes)
+	d.changeOffers(f, d.owners.toPass(), true, maxDeletes)
+	d.counts[Advanced] += d.changeOffers(f, d.advances.missing(), true, maxAdvances)
+	d.changeOffers(f, d.advances.surplus(), false, maxAdvances)
 	d.changePending(f, now)
 	if demands := d.demands(); now >= d.mark.due(demands) && !d.mark.stale(now) {
 		f.mark = true
@@ -144,45 +145,20 @@ func (d *Dispatcher) change(f *flight, key string, op *pb.RequestOp) (added bool
 	return true
 }
 
-// dropStrays adds the deletion of keys below offers/ that are none of the dispatcher's.
-func (d *Dispatcher) dropStrays(f *flight) {
-	n := 0
-	for _, of := range slices.SortedFunc(maps.Keys(d.book.strays), compareKeys) {
+// changeOffers adds the put or the deletion of some keys below offers/ whose presence is all that counts, and returns of how many.
+func (d *Dispatcher) changeOffers(f *flight, keys []wire.OfferKey, put bool, most int) (n int) {
+	slices.SortFunc(keys, compareKeys)
+	for _, of := range keys {
 		key := d.keys.Offer(of)
-		if n < maxDeletes && d.change(f, key, store.Delete(key)) {
+		op := store.Delete(key)
+		if put {
+			op = store.Put(key, wire.EncodeEmpty(), 0)
+		}
+		if n < most && d.change(f, key, op) {
 			n++
 		}
 	}
-}
-
-// passSilent adds the keys that say that owners are passed.
-func (d *Dispatcher) passSilent(f *flight) {
-	n := 0
-	for _, x := range slices.SortedFunc(maps.Keys(d.owners.toPass), func(x, y *owner) int { return compareKeys(x.passedKey(), y.passedKey()) }) {
-		key := d.keys.Offer(x.passedKey())
-		if n < maxDeletes && d.change(f, key, store.Put(key, wire.EncodeEmpty(), 0)) {
-			n++
-		}
-	}
-}
-
-// changeAdvances adds advance offers, and the deletion of those that end.
-func (d *Dispatcher) changeAdvances(f *flight) {
-	n := 0
-	for _, of := range d.advances.missing() {
-		key := d.keys.Offer(of)
-		if n < maxAdvances && d.change(f, key, store.Put(key, wire.EncodeEmpty(), 0)) {
-			d.counts.add(Advanced)
-			n++
-		}
-	}
-	n = 0
-	for _, of := range d.advances.surplus() {
-		key := d.keys.Offer(of)
-		if n < maxAdvances && d.change(f, key, store.Delete(key)) {
-			n++
-		}
-	}
+	return n
 }
 
 // Answer takes the answer to Next, or the error that there was instead. It returns true if the outcome is unknown: then
