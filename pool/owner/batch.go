@@ -49,8 +49,7 @@ type batch struct {
 	most      int // of one child
 
 	named map[wire.Ref]bool // slot keys and blocks that it puts or deletes
-	wrote map[string]bool   // keys of callers that it puts or deletes
-	drops map[string]bool   // offers keys that it deletes
+	wrote map[string]bool   // keys of callers, and offers keys, that it puts or deletes
 	// ending are demands that end with it. In one whose parts succeed or fail by themselves none is sure to.
 	ending map[*demand]bool
 	moves  map[*demandKey]bool
@@ -61,7 +60,7 @@ type batch struct {
 func newBatch(kind batchKind, nested, single bool) *batch {
 	return &batch{
 		kind: kind, nested: nested, single: single, shared: map[identity]bool{}, named: map[wire.Ref]bool{}, wrote: map[string]bool{},
-		drops: map[string]bool{}, ending: map[*demand]bool{}, moves: map[*demandKey]bool{},
+		ending: map[*demand]bool{}, moves: map[*demandKey]bool{},
 	}
 }
 
@@ -90,11 +89,8 @@ func (b *batch) add(items ...*item) bool {
 		for _, key := range it.callersKeys() {
 			b.wrote[key] = true
 		}
-		switch it.kind {
-		case moves:
+		if it.kind == moves {
 			b.moves[it.key] = true
-		case drops:
-			b.drops[it.offer.key] = true
 		}
 		if it.kind == takes && it.claim.demand != nil && !b.nested {
 			b.ending[it.claim.demand] = true

@@ -37,7 +37,7 @@ type commits struct {
 	split    int // so many more transactions have a child for each item
 	wakes    time.Duration
 	suspects []store.LeaseID // that etcd may not know
-	turns    []*turn         // of demands
+	turn     *turn           // of demands, nil if none has its turn
 	surveys  *surveys
 }
 
@@ -172,13 +172,13 @@ func (o *commits) takeSuspects() []store.LeaseID {
 }
 
 // serve has demands committed whose turn it is, instead of those of an earlier survey that are left: in a full etcd none are.
-func (o *commits) serve(t *turn) { o.turns = []*turn{t} }
+func (o *commits) serve(t *turn) { o.turn = t }
 
-// takeTurns returns the turns of demands, and forgets them.
-func (o *commits) takeTurns() []*turn {
-	all := o.turns
-	o.turns = nil
-	return all
+// takeTurn returns the turn of demands, and forgets it.
+func (o *commits) takeTurn() *turn {
+	t := o.turn
+	o.turn = nil
+	return t
 }
 
 // drop has an offers key deleted.
@@ -442,7 +442,7 @@ func (o *commits) mainOf(it *item) string {
 	case moves:
 		return o.queue.keyOf(it.key, it.key.pools[0])
 	case marks:
-		return o.memory.keys.Pending(it.pool)
+		return it.shared[0].key
 	}
 	return wire.Refs(it.held)[0].Key(o.memory.keys)
 }

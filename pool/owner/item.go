@@ -36,7 +36,6 @@ type item struct {
 	at     time.Time       // when it was made
 	key    *demandKey      // that it moves
 	list   []*demand       // that the key has then
-	pool   string          // whose pending key it changes
 	notice []*pb.RequestOp // that others put which are sent with it
 
 	shared []shared
@@ -329,7 +328,7 @@ func (m *memory) pendingAt(name string, revision int64) shared {
 
 // mark is the part that puts the key of a pool that is pending again, or deletes it.
 func (m *memory) mark(name string, revision int64, op *pb.RequestOp) *item {
-	return &item{kind: marks, pool: name, shared: []shared{m.pendingAt(name, revision)}, then: []*pb.RequestOp{op}}
+	return &item{kind: marks, shared: []shared{m.pendingAt(name, revision)}, then: []*pb.RequestOp{op}}
 }
 
 // note adds a notice.

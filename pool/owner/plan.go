@@ -40,7 +40,7 @@ func (p *plan) commitOffers() {
 
 // commitOffer adds the claims that use an offers key, and the deletion of the key. It is false if that has to wait.
 func (p *plan) commitOffer(of *offered) (done bool) {
-	if p.b.drops[of.key] {
+	if p.b.wrote[of.key] {
 		return false // it is part of this transaction already
 	}
 	var items []*item
@@ -417,7 +417,7 @@ func (p *plan) handOn(from *Claim) bool {
 // dropOffers deletes offers keys that could not be deleted before.
 func (p *plan) dropOffers() {
 	for _, of := range p.takeDrops() {
-		if !p.b.drops[of.key] && !p.b.add(drop(of)) {
+		if !p.b.wrote[of.key] && !p.b.add(drop(of)) {
 			p.commits.drop(of)
 		}
 	}

@@ -37,7 +37,10 @@ func (s *surveys) wanted() bool {
 // long as their key lists them.
 func (w *world) decided(h *host) {
 	defer func() { w.shown = 0 }()
-	all := slices.Clone(h.commits.turns)
+	var all []*turn
+	if t := h.commits.turn; t != nil {
+		all = append(all, t)
+	}
 	for c := range h.asked {
 		if c.passing.turn != nil {
 			all = append(all, c.passing.turn)

@@ -192,7 +192,7 @@ func (s *surveys) restored() {
 		s.ask(v.claims...)
 	}
 	clear(s.kept)
-	s.commits.takeTurns()
+	s.commits.takeTurn()
 }
 
 // failed has the claims of a survey without an answer surveyed again.

@@ -118,24 +118,26 @@ func (p *plan) withNotice(it *item) (all []*item) {
 
 // serve commits the demands of this instance whose turn it is, and deletes the keys of pools for which no claim waits.
 func (p *plan) serve() {
-	for _, t := range p.takeTurns() {
-		if p.b.uses(t) { // parts that are sent again have another one
-			p.commits.serve(t)
-			continue
+	t := p.takeTurn()
+	if t == nil {
+		return
+	}
+	if p.b.uses(t) { // parts that are sent again have another one
+		p.commits.serve(t)
+		return
+	}
+	var later []*Claim
+	for _, c := range t.claims {
+		if !p.serveOne(&item{kind: takes, claim: c}, t) && p.b.full {
+			later = append(later, c)
 		}
-		var later []*Claim
-		for _, c := range t.claims {
-			if !p.serveOne(&item{kind: takes, claim: c}, t) && p.b.full {
-				later = append(later, c)
-			}
-		}
-		if len(later) > 0 {
-			p.commits.serve(&turn{revision: t.revision, pending: t.pending, specs: t.specs, claims: later})
-		}
-		for _, name := range t.empty {
-			if !p.b.wrote[p.memory.keys.Pending(name)] {
-				p.b.add(p.memory.mark(name, t.of(name), store.Delete(p.memory.keys.Pending(name))))
-			}
+	}
+	if len(later) > 0 {
+		p.commits.serve(&turn{revision: t.revision, pending: t.pending, specs: t.specs, claims: later})
+	}
+	for _, name := range t.empty {
+		if !p.b.wrote[p.memory.keys.Pending(name)] {
+			p.b.add(p.memory.mark(name, t.of(name), store.Delete(p.memory.keys.Pending(name))))
 		}
 	}
 }
