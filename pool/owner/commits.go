@@ -27,7 +27,7 @@ type commits struct {
 	leases   Leases
 
 	want     []*Claim // to be taken directly, in the order of their arrival
-	judged   routing
+	routed   int      // so many of the first ones were judged since something was read, and a transaction is under way
 	releases []*Claim
 	drops    []*offered // offers keys to be deleted
 	again    []*item    // of a transaction that failed, to be sent with a child for each
@@ -55,7 +55,7 @@ func (o *commits) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
 	}
 	b := newBatch(kind, kind == onlyDeletes || len(o.again) > 0 || o.split > 0, o.isolated)
 	o.unshelve(now)
-	o.judged = routing{}
+	o.reroute()
 	p := &plan{commits: o, b: b, now: now, at: at, reuse: newReuse()}
 	if kind == onlyDeletes {
 		o.repeatDeletions(b)
@@ -133,22 +133,11 @@ func (o *commits) takeAgain() []*item {
 	return all
 }
 
-// routing is up to which claim those that are to be taken were judged, by which readings.
-type routing struct {
-	claims int
-	news   uint64
-}
-
-// routed returns how many of the first claims need not be judged again: nothing was read since.
-func (o *commits) routed() int {
-	if o.judged.news != o.memory.news {
-		return 0
-	}
-	return o.judged.claims
-}
+// reroute has all claims judged again.
+func (o *commits) reroute() { o.routed = 0 }
 
 // noteRouted records that all were judged.
-func (o *commits) noteRouted() { o.judged = routing{len(o.want), o.memory.news} }
+func (o *commits) noteRouted() { o.routed = len(o.want) }
 
 // takeReleases returns the claims that are to be released, and forgets them.
 func (o *commits) takeReleases() []*Claim {

@@ -398,7 +398,7 @@ func (m *memory) readOnFailure(it *item) {
 		return
 	}
 	for _, name := range it.claim.pools {
-		r, ops := m.requests(m.pools[name], firstOf(it.held[name]), retryNumbers)
+		r, ops := m.requests(m.pools[name], firstOf(it.held[name]), retryNumbers, 0)
 		it.reads, it.orElse = append(it.reads, r), append(it.orElse, ops...)
 	}
 }

@@ -30,7 +30,6 @@ type memory struct {
 	hash  uint32
 	pools map[string]*known
 	begun uint64 // reads
-	news  uint64 // readings that were recorded
 	wants []*known
 }
 
@@ -42,7 +41,7 @@ type known struct {
 	err     error  // why no claim can be made; nil if one can
 	pending int64  // the revision of the key that says that claims wait for it; 0 if none do
 	at      int64  // the revision of the last reading
-	read    uint64 // the read that was answered last
+	read    uint64 // the latest read that was answered
 	wanted  bool
 	held    int // claims of this instance, those that are being tried included
 	used    time.Duration
@@ -85,16 +84,35 @@ func (k *known) ask(now time.Duration) bool {
 	return true
 }
 
-// unwant ends that a pool is to be read.
-func (m *memory) unwant(k *known) { k.wanted = false }
-
-// begin begins a read of pools, and returns them.
-func (m *memory) begin() []*known {
+// next returns the transaction that reads pools, and what takes its answer, or that there was none; nil if no pool is to be read.
+func (m *memory) next() (*pb.TxnRequest, func(*pb.TxnResponse, error)) {
 	n := min(maxReads, len(m.wants))
-	begun := m.wants[:n]
+	if n == 0 {
+		return nil, nil
+	}
+	t, number := &pb.TxnRequest{}, m.begin()
+	var reads []reading
+	for _, k := range m.wants[:n] {
+		r, ops := m.requests(k, 0, readNumbers, number)
+		reads, t.Success = append(reads, r), append(t.Success, ops...)
+	}
 	m.wants = m.wants[n:]
+	return t, func(resp *pb.TxnResponse, err error) {
+		at := 0
+		for _, r := range reads {
+			if r.k.wanted = false; err != nil {
+				m.want(r.k)
+				continue
+			}
+			at += m.answer(r, resp.Responses[at:], resp.Header.Revision)
+		}
+	}
+}
+
+// begin counts a read that begins, and returns its number.
+func (m *memory) begin() uint64 {
 	m.begun++
-	return begun
+	return m.begun
 }
 
 // use counts a claim of this instance that uses a pool, or with -1 one that no longer does.
@@ -175,14 +193,15 @@ func (m *memory) restored() {
 // reading is the part of a transaction that reads a pool.
 type reading struct {
 	k         *known
+	number    uint64 // of the read; 0 if it is part of a claim's transaction
 	from      int
 	counted   bool
 	countFrom int
 }
 
-// requests returns the reads of a pool, with slot keys from a number on.
-func (m *memory) requests(k *known, from int, most int64) (reading, []*pb.RequestOp) {
-	r := reading{k: k, from: from}
+// requests returns the reads of a pool, with slot keys from a number on, as part of the read with a number.
+func (m *memory) requests(k *known, from int, most int64, number uint64) (reading, []*pb.RequestOp) {
+	r := reading{k: k, number: number, from: from}
 	first, end := m.keys.Numbers(k.name, slots.Run{From: from, To: slots.MaxNumbersOfPool})
 	ops := []*pb.RequestOp{
 		store.Get(m.keys.Spec(k.name)), store.Get(m.keys.Pending(k.name)),
@@ -208,36 +227,12 @@ func under(prefix string, keysOnly bool) *pb.RequestOp {
 	return inRange(prefix, string(store.RangeEnd(prefix)), keysOnly)
 }
 
-// answered records the answer to the read that was begun last. If that was not enough, the pool is read again.
-func (m *memory) answered(r reading, responses []*pb.ResponseOp, revision int64) (used int) {
-	used = m.answer(r, responses, revision)
-	if r.k.read = m.begun; r.k.err == nil && !r.k.Ready() {
-		m.want(r.k) // the ceiling needs another count
-	}
-	return used
-}
-
 // revisionOf returns the revision of a key that was read, 0 if there is none.
 func revisionOf(r *pb.ResponseOp) int64 {
 	if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
 		return kvs[0].ModRevision
 	}
 	return 0
-}
-
-// surveyed records what a survey has read at a revision: it was begun as the read with a number.
-func (m *memory) surveyed(r reading, responses []*pb.ResponseOp, revision int64, number uint64) (used int) {
-	used = m.answer(r, responses, revision)
-	if r.k.read = max(r.k.read, number); r.k.err == nil && !r.k.Ready() {
-		m.want(r.k)
-	}
-	return used
-}
-
-// count counts a read that begins, and returns its number.
-func (m *memory) count() uint64 {
-	m.begun++
-	return m.begun
 }
 
 // answer records what was read at a revision, and returns how many responses it has used.
@@ -247,10 +242,10 @@ func (m *memory) answer(r reading, responses []*pb.ResponseOp, revision int64) (
 		used++
 	}
 	k := r.k
+	k.read = max(k.read, r.number)
 	if revision < k.at { // what is known is later
 		return used
 	}
-	m.news++
 	k.at = revision
 	k.pending = revisionOf(responses[1])
 	kvs := at(0).Kvs

@@ -1,7 +1,6 @@
 package owner
 
 import (
-	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -43,9 +42,9 @@ type Owner struct {
 	outcomes  *outcomes
 	space     *Space
 	orphans   orphans
-	reads     []reading // under way
-	polled    []string  // pools whose demands the last poll reads
-	chosen    []*demand // whose ids it reads
+	reading   func(*pb.TxnResponse, error) // takes the answer to the read that is under way; nil if none is
+	polled    []string                     // pools whose demands the last poll reads
+	chosen    []*demand                    // whose ids it reads
 }
 
 // Half is one of the two halves of the writer of an instance. Each has one transaction under way, and a guard of its own,
@@ -306,46 +305,26 @@ func (o *Owner) Role() (kvs *pb.RangeResponse, revision int64) {
 
 // Reads returns the transaction that reads what claims need to know, false if there is none, or one is under way.
 func (o *Owner) Reads() (*pb.TxnRequest, bool) {
-	if len(o.reads) > 0 || len(o.transfers.reads) > 0 || o.surveys.busy() {
+	if o.reading != nil {
 		return nil, false
 	}
-	if t := o.transfers.next(o.keys); t != nil {
-		return t, true
+	t, answer := o.transfers.next(o.keys, o.commits)
+	if t == nil {
+		t, answer = o.surveys.next(len(o.memory.wants) > 0)
 	}
-	if t := o.surveys.next(len(o.memory.wants) > 0); t != nil {
-		return t, true
+	if t == nil {
+		t, answer = o.memory.next()
 	}
-	if len(o.memory.wants) == 0 {
-		return nil, false
-	}
-	t := &pb.TxnRequest{}
-	for _, k := range o.memory.begin() {
-		r, ops := o.memory.requests(k, 0, readNumbers)
-		o.reads, t.Success = append(o.reads, r), append(t.Success, ops...)
-	}
-	return t, true
+	o.reading = answer
+	return t, t != nil
 }
 
 // Read takes the answer to Reads, or that there was none.
 func (o *Owner) Read(resp *pb.TxnResponse, err error) {
-	if len(o.transfers.reads) > 0 {
-		o.transfersRead(resp, err)
-		return
-	}
-	if o.surveys.busy() {
-		o.surveys.answer(resp, err)
-		return
-	}
-	reads := slices.Clone(o.reads)
-	o.reads = nil
-	at := 0
-	for _, r := range reads {
-		if o.memory.unwant(r.k); err != nil {
-			o.memory.want(r.k)
-			continue
-		}
-		at += o.memory.answered(r, resp.Responses[at:], resp.Header.Revision)
-	}
+	answer := o.reading
+	o.reading = nil
+	o.commits.reroute()
+	answer(resp, err)
 }
 
 // Watched returns the prefix of the offers to this instance, which is to be watched while claims of it wait.

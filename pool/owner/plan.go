@@ -171,9 +171,8 @@ func (p *plan) claims() {
 
 // route has those claims wait, or refuses them, that need not wait for the answer to a transaction to know that.
 func (p *plan) route() {
-	known := p.routed()
 	for i, c := range p.takeWant() {
-		if c.transfer != nil || i < known || !p.seated(c) {
+		if c.transfer != nil || i < p.routed || !p.seated(c) {
 			p.commits.claim(c)
 			continue
 		}

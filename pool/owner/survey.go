@@ -121,7 +121,7 @@ func (v *survey) request(m *memory) *pb.TxnRequest {
 func (v *survey) ops(p *page, m *memory) (ops []*pb.RequestOp) {
 	switch p.kind {
 	case ofPool:
-		p.reading, ops = m.requests(m.of(p.pool, v.at), 0, readNumbers)
+		p.reading, ops = m.requests(m.of(p.pool, v.at), 0, readNumbers, v.number)
 		ops[3].GetRequestRange().KeysOnly = false // the values name demands that have ended
 		return ops
 	case ofUse:
@@ -164,7 +164,7 @@ func (v *survey) answer(m *memory, resp *pb.TxnResponse) {
 // take takes the responses to a page.
 func (v *survey) take(m *memory, p page, responses []*pb.ResponseOp) {
 	if p.kind == ofPool {
-		m.surveyed(p.reading, responses, v.revision, v.number)
+		m.answer(p.reading, responses, v.revision)
 		v.state.Add(p.pool)
 		v.turn.pending[p.pool] = revisionOf(responses[1])
 		v.turn.specs[p.pool] = revisionOf(responses[0])

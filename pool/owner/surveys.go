@@ -84,21 +84,19 @@ func (s *surveys) served() {
 	}
 }
 
-// busy reports whether a round is under way.
-func (s *surveys) busy() bool { return s.current != nil && len(s.current.sent) > 0 }
-
-// next returns the next transaction that reads, nil if there is none, or if other reads are wanted and come first.
-func (s *surveys) next(others bool) *pb.TxnRequest {
+// next returns the next transaction that reads, and what takes its answer; nil if there is none, or if other reads are wanted and
+// come first.
+func (s *surveys) next(others bool) (*pb.TxnRequest, func(*pb.TxnResponse, error)) {
 	if s.current == nil {
 		if others && s.yields {
 			s.yields = false
-			return nil
+			return nil, nil
 		}
 		if !s.begin() {
-			return nil
+			return nil, nil
 		}
 	}
-	return s.current.request(s.memory)
+	return s.current.request(s.memory), s.answer
 }
 
 // begin begins a survey, false if none is wanted.
@@ -127,7 +125,7 @@ func (s *surveys) begin() bool {
 	if len(v.pools) == 0 {
 		return false
 	}
-	v.number, s.current = s.memory.count(), v
+	v.number, s.current = s.memory.begin(), v
 	return true
 }
 
@@ -187,7 +185,7 @@ func (s *surveys) end() { s.current, s.yields = nil, true }
 
 // restored ends what was found out, and a survey between two rounds: what it has read is of another history.
 func (s *surveys) restored() {
-	if v := s.current; v != nil && !s.busy() {
+	if v := s.current; v != nil && len(v.sent) == 0 {
 		s.end()
 		s.ask(v.claims...)
 	}

@@ -24,17 +24,16 @@ type transfer struct {
 }
 
 // transfers are the claims that are to be taken over, and whose keys are to be read.
-type transfers struct {
-	wants []*Claim
-	reads []*Claim // under way
-}
+type transfers struct{ wants []*Claim }
 
 // add has a claim read.
 func (t *transfers) add(c *Claim) { t.wants = append(t.wants, c) }
 
-// next returns the transaction that reads claims, nil if there is none to be read.
-func (t *transfers) next(keys wire.Keys) *pb.TxnRequest {
+// next returns the transaction that reads claims, and what takes its answer; nil if there is none to be read. Then they are taken
+// over by the half that commits.
+func (t *transfers) next(keys wire.Keys, by *commits) (*pb.TxnRequest, func(*pb.TxnResponse, error)) {
 	txn := &pb.TxnRequest{}
+	var reads []*Claim
 	for len(t.wants) > 0 {
 		c := t.wants[0]
 		if len(txn.Success)+2*len(c.pools) > maxOps {
@@ -45,29 +44,24 @@ func (t *transfers) next(keys wire.Keys) *pb.TxnRequest {
 			put.GetRequestRange().MinModRevision, put.GetRequestRange().MaxModRevision = c.transfer.revision, c.transfer.revision
 			txn.Success = append(txn.Success, store.Get(keys.Spec(name)), put)
 		}
-		t.reads, t.wants = append(t.reads, c), t.wants[1:]
+		reads, t.wants = append(reads, c), t.wants[1:]
 	}
-	if len(t.reads) == 0 {
-		return nil
+	if len(reads) == 0 {
+		return nil, nil
 	}
-	return txn
-}
-
-// take returns the claims whose read was under way, and forgets them.
-func (t *transfers) take() []*Claim {
-	all := t.reads
-	t.reads = nil
-	return all
-}
-
-// transfersRead takes the answer to a read of claims that are to be taken over, or that there was none.
-func (o *Owner) transfersRead(resp *pb.TxnResponse, err error) {
-	at := 0
-	for _, c := range o.transfers.take() {
+	return txn, func(resp *pb.TxnResponse, err error) {
 		if err != nil {
-			o.transfers.add(c)
-			continue
+			t.wants = append(t.wants, reads...)
+			return
 		}
+		by.transfersRead(reads, resp)
+	}
+}
+
+// transfersRead takes the answer to a read of claims that are to be taken over.
+func (o *commits) transfersRead(reads []*Claim, resp *pb.TxnResponse) {
+	at := 0
+	for _, c := range reads {
 		var specs, keys []*mvccpb.KeyValue
 		for range c.pools {
 			specs = append(specs, resp.Responses[at].GetResponseRange().Kvs...)
@@ -75,12 +69,12 @@ func (o *Owner) transfersRead(resp *pb.TxnResponse, err error) {
 			at += 2
 		}
 		t := &transfer{revision: c.transfer.revision, duration: leaseDuration(specs)}
-		if err := t.find(o.keys, c.request.ID, keys); err != nil {
-			o.commits.refuse(c, err)
+		if err := t.find(o.memory.keys, c.request.ID, keys); err != nil {
+			o.refuse(c, err)
 			continue
 		}
 		c.find(t)
-		o.commits.claim(c)
+		o.claim(c)
 	}
 }
 
