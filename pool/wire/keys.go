@@ -91,17 +91,8 @@ func (k Keys) Ref(key string) (Ref, error) {
 	if !ok || !strings.HasPrefix(key, k.Pools()) {
 		return Ref{}, fmt.Errorf("key %q is not one of a slot", key)
 	}
-	r := Ref{Pool: pool, Area: -1}
-	var err error
-	if block, is := strings.CutPrefix(rest, blocksPart); is {
-		area, name, _ := strings.Cut(block, "/")
-		if r.Area, err = store.ParsePadded(area, areaWidth, slots.MaxAreas); err == nil {
-			r.Number, err = store.ParsePadded(name, 1, maxName)
-		}
-	} else {
-		r.Number, err = store.ParsePadded(rest, numberWidth, slots.MaxNumbersOfPool)
-	}
-	if err != nil || !isPool(pool) {
+	r, err := refOf(pool, rest, areaWidth, numberWidth)
+	if err != nil {
 		return Ref{}, fmt.Errorf("key %q is not one of a slot", key)
 	}
 	return r, nil

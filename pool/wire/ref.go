@@ -51,22 +51,26 @@ func (r Ref) Key(k Keys) string {
 // ParseRef reads what String has written.
 func ParseRef(s string) (Ref, error) {
 	name, rest, _ := strings.Cut(s, "/")
-	r := Ref{Pool: name, Area: -1}
-	bound := slots.MaxNumbersOfPool
-	var err error
-	if block, is := strings.CutPrefix(rest, blocksPart); is {
-		var area string
-		area, rest, _ = strings.Cut(block, "/")
-		r.Area, err = store.ParsePadded(area, 1, slots.MaxAreas)
-		bound = maxName
-	}
-	if err == nil {
-		r.Number, err = store.ParsePadded(rest, 1, bound)
-	}
-	if err != nil || !isPool(name) {
+	r, err := refOf(name, rest, 1, 1)
+	if err != nil {
 		return Ref{}, fmt.Errorf("%q does not name a slot", problem.Clip(s))
 	}
 	return r, nil
+}
+
+// refOf reads what is behind the name of a pool: NUMBER or b/AREA/NAME, with areas and numbers of so many digits at least.
+func refOf(name, rest string, areaDigits, numberDigits int) (r Ref, err error) {
+	r = Ref{Pool: name, Area: -1}
+	block, is := strings.CutPrefix(rest, blocksPart)
+	if !is {
+		r.Number, err = store.ParsePadded(rest, numberDigits, slots.MaxNumbersOfPool)
+		return r, cmp.Or(err, pool.ValidateName(name))
+	}
+	area, of, _ := strings.Cut(block, "/")
+	if r.Area, err = store.ParsePadded(area, areaDigits, slots.MaxAreas); err == nil {
+		r.Number, err = store.ParsePadded(of, 1, maxName)
+	}
+	return r, cmp.Or(err, pool.ValidateName(name))
 }
 
 func isPool(name string) bool { return pool.ValidateName(name) == nil }
