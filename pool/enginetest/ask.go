@@ -31,7 +31,7 @@ type asked struct {
 	id     string
 	cancel context.CancelFunc
 	done   chan struct{} // closed with the answer
-	claim  Claim
+	claim  *pool.Claim
 	err    error
 	took   time.Duration
 }
@@ -61,7 +61,7 @@ func (h *host) queued(id string, need map[string]int, change ...func(*pool.Reque
 }
 
 // take claims slots that must be granted without waiting.
-func (h *host) take(id string, need map[string]int, change ...func(*pool.Request)) Claim {
+func (h *host) take(id string, need map[string]int, change ...func(*pool.Request)) *pool.Claim {
 	h.w.Helper()
 	c, err := h.Claim(h.w.ctx(), request(id, need, append([]func(*pool.Request){wait(0)}, change...)...))
 	if err != nil {
@@ -81,11 +81,11 @@ func (h *host) refuses(code problem.Code, id string, need map[string]int, change
 }
 
 // release releases claims.
-func (h *host) release(all ...Claim) {
+func (h *host) release(all ...*pool.Claim) {
 	h.w.Helper()
 	for _, c := range all {
 		if err := h.Release(h.w.ctx(), c); err != nil {
-			h.w.Fatalf("release %s: %v", c.Grant().ID, err)
+			h.w.Fatalf("release %s: %v", c.ID, err)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func (a *asked) still() {
 }
 
 // got returns the claim when it is granted.
-func (a *asked) got() Claim {
+func (a *asked) got() *pool.Claim {
 	a.h.w.Helper()
 	a.answer()
 	if a.err != nil {
@@ -155,24 +155,24 @@ func (a *asked) hangUp() {
 }
 
 // ended waits until a claim has ended, and checks why.
-func (w world) ended(c Claim, code problem.Code) {
+func (w world) ended(c *pool.Claim, code problem.Code) {
 	w.Helper()
 	select {
 	case <-c.Context().Done():
 	case <-time.After(w.long()):
-		w.Fatalf("%s has not ended", c.Grant().ID)
+		w.Fatalf("%s has not ended", c.ID)
 	}
 	if problem.CodeOf(c.Err()) != code {
-		w.Errorf("%s ended with %v, want %s", c.Grant().ID, c.Err(), code)
+		w.Errorf("%s ended with %v, want %s", c.ID, c.Err(), code)
 	}
 }
 
 // held checks that a claim has not ended.
-func (w world) held(all ...Claim) {
+func (w world) held(all ...*pool.Claim) {
 	w.Helper()
 	for _, c := range all {
 		if c.Context().Err() != nil {
-			w.Errorf("%s has ended: %v", c.Grant().ID, c.Err())
+			w.Errorf("%s has ended: %v", c.ID, c.Err())
 		}
 	}
 }

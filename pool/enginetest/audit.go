@@ -8,31 +8,8 @@ import (
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool/list"
 )
-
-// auditor is an opener that notes whether the keys of the engine were damaged.
-type auditor struct {
-	Opener
-	damaged *bool
-}
-
-// Damage damages a value.
-func (a auditor) Damage(ctx context.Context, b store.Backend, keys store.Keys, pool string, what Value) (string, error) {
-	*a.damaged = true
-	return a.Opener.Damage(ctx, b, keys, pool, what)
-}
-
-// Erase deletes keys of a claim.
-func (a auditor) Erase(ctx context.Context, b store.Backend, keys store.Keys, claim string, n int) error {
-	*a.damaged = true
-	return a.Opener.Erase(ctx, b, keys, claim, n)
-}
-
-// Orphan copies a slot.
-func (a auditor) Orphan(ctx context.Context, b store.Backend, keys store.Keys, claim, id, pool string, on store.LeaseID) error {
-	*a.damaged = true
-	return a.Opener.Orphan(ctx, b, keys, claim, id, pool, on)
-}
 
 // past is a backend that reads what etcd was at a revision.
 type past struct {
@@ -64,7 +41,7 @@ const audited = 300
 // audit checks the invariants at every revision of the behavior, unless its keys were damaged or etcd was restored.
 func (w world) audit() {
 	w.Helper()
-	if *w.open.(auditor).damaged {
+	if *w.damaged {
 		return
 	}
 	var revisions []int64
@@ -74,7 +51,7 @@ func (w world) audit() {
 		}
 	})
 	for i := 0; i < len(revisions) && !w.Failed(); i += 1 + len(revisions)/audited {
-		r, err := w.open.Read(w.ctx(), past{w.etcd.root, revisions[i]}, w.keys)
+		r, err := list.Read(w.ctx(), past{w.etcd.root, revisions[i]}, w.keys)
 		w.must(err)
 		for _, v := range r.Verify() {
 			w.Errorf("at revision %d: %s: %s", revisions[i], v.Key, v.Problem)

@@ -11,6 +11,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
+	"github.com/hashicorp/go-hclog"
 )
 
 // bridges has how a claim changes hands from the leading coordinator to the instance that starts the run.
@@ -36,7 +38,7 @@ var bridges = []behavior{
 }
 
 // bridged claims slots of pool "db" for another instance.
-func bridged(h *host, id string, need map[string]int) Claim {
+func bridged(h *host, id string, need map[string]int) *pool.Claim {
 	h.w.Helper()
 	return h.take(id, need, priority(7), func(r *pool.Request) {
 		r.Bridge, r.Holder = true, pool.Holder{Run: "nightly", Bind: "bridge"}
@@ -44,14 +46,14 @@ func bridged(h *host, id string, need map[string]int) Claim {
 }
 
 // takeOver asks for a bridge.
-func takeOver(h *host, of Grant, x store.Extra) (Claim, error) {
+func takeOver(h *host, of *pool.Claim, x store.Extra) (*pool.Claim, error) {
 	return h.TakeOver(h.w.ctx(), pool.TakeOver{
 		ID: of.ID, Fence: of.Fence, Slots: of.Slots, Holder: pool.Holder{Run: "nightly", Bind: "run", ClaimedBy: "user:alice"}, Extra: x,
 	})
 }
 
 // takesOver takes a bridge over, which must succeed.
-func takesOver(h *host, of Grant) Claim {
+func takesOver(h *host, of *pool.Claim) *pool.Claim {
 	h.w.Helper()
 	c, err := takeOver(h, of, store.Extra{})
 	if err != nil {
@@ -72,12 +74,12 @@ func handsOver(w world, need map[string]int) {
 	one, two := w.host("one"), w.host("two")
 	old := bridged(one, "a", need)
 	w.caughtUp()
-	c, err := takeOver(two, old.Grant(), store.Extra{
+	c, err := takeOver(two, old, store.Extra{
 		Then:   []*pb.RequestOp{store.Put(w.key("then"), []byte("x"), 0)},
 		Leased: []*pb.RequestOp{store.Put(w.key("leased"), []byte("x"), 0)},
 	})
 	w.must(err)
-	was, is := old.Grant(), c.Grant()
+	was, is := grantOf(old), grantOf(c)
 	if is.Fence <= was.Fence || is.Lease == was.Lease {
 		w.Errorf("fence %d after %d, lease %d after %d", is.Fence, was.Fence, is.Lease, was.Lease)
 	}
@@ -85,7 +87,7 @@ func handsOver(w world, need map[string]int) {
 		w.Errorf("claimed at %s, want %s", is.ClaimedAt, was.ClaimedAt)
 	}
 	holder := pool.Holder{Host: "two", Instance: "test", Run: "nightly", Bind: "run", ClaimedBy: "user:alice"}
-	w.same("it is", is, Grant{
+	w.same("it is", is, grant{
 		ID: "a", Slots: need, Priority: 7, Holder: holder,
 		Fence: is.Fence, Lease: is.Lease, Keys: is.Keys, ClaimedAt: is.ClaimedAt, Extra: is.Extra,
 	})
@@ -120,7 +122,7 @@ func inPool(happens func(w world)) func(w world) {
 		one, two := w.host("one"), w.host("two")
 		old := bridged(one, "a", slots(2))
 		happens(w)
-		c := takesOver(two, old.Grant())
+		c := takesOver(two, old)
 		w.wantUsed("db", 2)
 		w.sound()
 		w.held(c)
@@ -133,12 +135,12 @@ func onlyMeant(w world) {
 	one, two := w.host("one"), w.host("two")
 	old := bridged(one, "a", slots(1))
 	w.caughtUp()
-	for _, change := range []func(g *Grant){
-		func(g *Grant) { g.Fence -= 1024 },
-		func(g *Grant) { g.ID = "b" },
+	for _, change := range []func(g *pool.Claim){
+		func(g *pool.Claim) { g.Fence -= 1024 },
+		func(g *pool.Claim) { g.ID = "b" },
 	} {
-		g := old.Grant()
-		change(&g)
+		g := &pool.Claim{ID: old.ID, Fence: old.Fence, Slots: old.Slots}
+		change(g)
 		_, err := takeOver(two, g, store.Extra{})
 		w.problem(err, problem.Precondition)
 	}
@@ -146,10 +148,10 @@ func onlyMeant(w world) {
 	w.wantUsed("db", 1)
 	one.release(old)
 	again := bridged(one, "a", slots(1))
-	_, err := takeOver(two, old.Grant(), store.Extra{})
+	_, err := takeOver(two, old, store.Extra{})
 	w.problem(err, problem.Precondition)
-	c := takesOver(two, again.Grant())
-	_, err = takeOver(two, again.Grant(), store.Extra{})
+	c := takesOver(two, again)
+	_, err = takeOver(two, again, store.Extra{})
 	w.problem(err, problem.IDInUse)
 	two.release(c)
 	w.empty()
@@ -162,14 +164,14 @@ func oneTakesOver(w world) {
 	w.pass(time.Second)
 	type answer struct {
 		h   *host
-		c   Claim
+		c   *pool.Claim
 		err error
 	}
 	answers := make(chan answer, 2)
 	for _, h := range []*host{two, three} {
 		slowWrites(h, 50*time.Millisecond)
 		go func() {
-			c, err := takeOver(h, old.Grant(), store.Extra{})
+			c, err := takeOver(h, old, store.Extra{})
 			answers <- answer{h, c, err}
 		}()
 	}
@@ -195,14 +197,14 @@ func takeOverExtra(w world) {
 	old := bridged(one, "a", slots(2))
 	w.caughtUp()
 	x := store.Extra{If: []*pb.Compare{store.Present(w.key("no"))}, Then: []*pb.RequestOp{store.Put(w.key("x"), nil, 0)}}
-	_, err := takeOver(two, old.Grant(), x)
+	_, err := takeOver(two, old, x)
 	w.problem(err, problem.Precondition)
 	if w.has(w.key("x")) {
 		w.Error("it was written although the condition does not hold")
 	}
 	w.held(old)
 	w.wantUsed("db", 2)
-	c := takesOver(two, old.Grant())
+	c := takesOver(two, old)
 	two.release(c)
 	w.empty()
 }
@@ -216,7 +218,7 @@ func takeOverLost(w world) {
 		old := bridged(one, "a", slots(2))
 		w.pass(time.Second)
 		happened := two.failsOnce(f, putsTo("db"))
-		c := takesOver(two, old.Grant())
+		c := takesOver(two, old)
 		if !happened() {
 			w.Errorf("%s: nothing was written", name)
 		}
@@ -225,7 +227,7 @@ func takeOverLost(w world) {
 		w.wantUsed("db", 2)
 		y, err := w.read().Why("a")
 		w.must(err)
-		w.same(name+": the fence in etcd", y.Held.Fence, c.Grant().Fence)
+		w.same(name+": the fence in etcd", y.Held.Fence, c.Fence)
 		two.release(c)
 		w.empty()
 		one.kill()
@@ -241,14 +243,14 @@ func takeOverDenied(w world) {
 	two.fails(storetest.Fault{Drop: true, Err: store.ErrDenied}, putsTo("db"))
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if c, err := two.TakeOver(ctx, pool.TakeOver{ID: "a", Fence: old.Grant().Fence, Slots: slots(2)}); err == nil {
+	if c, err := two.TakeOver(ctx, pool.TakeOver{ID: "a", Fence: old.Fence, Slots: slots(2)}); err == nil {
 		w.Errorf("it was taken over: %v", c)
 	}
 	w.held(old)
 	two.mend()
 	w.pass(10 * time.Second)
 	w.wantUsed("db", 2)
-	two.release(takesOver(two, old.Grant()))
+	two.release(takesOver(two, old))
 	w.empty()
 }
 
@@ -262,7 +264,7 @@ func takeOverCanceled(w world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		answers := make(chan error, 1)
 		go func() {
-			c, err := two.TakeOver(ctx, pool.TakeOver{ID: old.Grant().ID, Fence: old.Grant().Fence, Slots: slots(1)})
+			c, err := two.TakeOver(ctx, pool.TakeOver{ID: old.ID, Fence: old.Fence, Slots: slots(1)})
 			if err == nil {
 				two.release(c)
 			}
@@ -295,7 +297,7 @@ func lostBridge(w world) {
 	w.pass(time.Second)
 	y, err := w.read().Why("a")
 	w.must(err)
-	c := takesOver(two, Grant{ID: "a", Fence: y.Held.Fence, Slots: slots(1)})
+	c := takesOver(two, &pool.Claim{ID: "a", Fence: y.Held.Fence, Slots: slots(1)})
 	one.mend()
 	one.by.Up()
 	if <-a.done; a.err == nil {
@@ -314,7 +316,7 @@ func noTakeOver(w world) {
 	one, two := w.host("one"), w.host("two")
 	old := bridged(one, "a", slots(2))
 	w.must(two.Stop(w.ctx()))
-	_, err := takeOver(two, old.Grant(), store.Extra{})
+	_, err := takeOver(two, old, store.Extra{})
 	w.problem(err, problem.Stopping)
 	w.held(old)
 	one.release(old)
@@ -329,8 +331,8 @@ func quietEnd(w world) {
 	a := bridged(one, "a", slots(1))
 	b := bridged(one, "b", slots(1))
 	w.pass(time.Second)
-	w.must(w.FreeBridge(w.ctx(), w.read(), "a", a.Grant().Fence))
-	w.must(w.etcd.any.Revoke(w.ctx(), b.Grant().Lease))
+	w.must(w.FreeBridge(w.ctx(), w.read(), "a", a.Fence))
+	w.must(w.etcd.any.Revoke(w.ctx(), b.Lease))
 	w.pass(time.Minute)
 	for len(events) > 0 {
 		if ev := <-events; ev.Type == pool.ClaimEnded {
@@ -347,10 +349,10 @@ func forcedBridge(w world) {
 	a := bridged(one, "a", slots(2))
 	holds := func() bool {
 		_, held, _, err := f.Space([]string{"a", "b"})
-		return err == nil && len(held) == 1 && held["a"][0].Fence == a.Grant().Fence
+		return err == nil && len(held) == 1 && held["a"][0].Fence == a.Fence
 	}
 	w.eventually("the follower shows it", holds)
-	w.must(w.FreeBridge(w.ctx(), w.read(), "a", a.Grant().Fence))
+	w.must(w.FreeBridge(w.ctx(), w.read(), "a", a.Fence))
 	w.wantUsed("db", 0)
 	w.eventually("the follower no longer shows it", func() bool { return !holds() })
 	if n := w.under(w.keys.RevocationsAll()); n > 0 {
@@ -359,10 +361,10 @@ func forcedBridge(w world) {
 }
 
 // follow runs a follower until the test ends.
-func (w world) follow() Follower {
+func (w world) follow() *list.Follower {
 	w.Helper()
 	b, by := w.etcd.peer()
-	f := w.open.Follower(b, w.keys)
+	f := list.NewFollower(b, w.keys, hclog.NewNullLogger())
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.Run(ctx) }()
@@ -380,17 +382,17 @@ func (w world) follow() Follower {
 func takenOverRestart(w world) {
 	w.pool("db", 3)
 	one, two := w.host("one"), w.host("two")
-	c := takesOver(two, bridged(one, "a", slots(2)).Grant())
+	c := takesOver(two, bridged(one, "a", slots(2)))
 	w.pool("db", 1) // it was admitted before: that is no violation
 	w.sound()
 	two.kill()
 	next := w.host("two")
 	claims, err := next.Adopted(w.ctx())
 	w.must(err)
-	if len(claims) != 1 || claims[0].Grant().Fence != c.Grant().Fence {
+	if len(claims) != 1 || claims[0].Fence != c.Fence {
 		w.Fatalf("taken over are %v", claims)
 	}
-	w.same("how its holder lives", claims[0].Grant().Holder.Bind, "run")
+	w.same("how its holder lives", claims[0].Holder.Bind, "run")
 	next.release(claims...)
 	w.empty()
 }

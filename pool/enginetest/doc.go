@@ -1,23 +1,20 @@
-// Package enginetest has the behaviors that every claim engine must have, as tests that run against a constructor.
+// Package enginetest has the behaviors of the engine that its callers rely on, as tests.
 //
 // # Nouns
 //
-//   - [Engine], [Registry], [Reader] and [Follower] are the surface of an engine: what the Go API, the sidecar, the
-//     coordinator, workers and commands call. A test uses nothing else of it.
-//   - An [Opener] makes them, and damages keys of its own layout where a test needs that.
 //   - A behavior is one test. Its name is a sentence that is true of the engine.
+//   - A world is an etcd with instances on it, for one behavior. It uses of them what the Go API, the sidecar, the
+//     coordinator, workers and commands use, and nothing else.
 //
 // # What behaviors depend on
 //
 // Behaviors run on a stand-in for etcd under a fake clock. Those that need neither faults nor time run on a real etcd
-// as well, under a prefix of their own. They depend on no key or value of an engine, but on what is the same for every
-// layout: leases, guards, revocations, presence, and the order of fencing tokens. What is held or waits is read
-// through the surface.
+// as well, under a prefix of their own. But for those that damage keys, they depend on no key or value, and on what is the
+// same for every layout: leases, guards, revocations, presence, and the order of fencing tokens. What is held or waits is
+// read as callers read it.
 //
-// After each behavior on the stand-in, the invariants are verified at every revision that it has made, through the
-// engine's own [Reader], unless the behavior damages keys or restores etcd.
-//
-// A behavior that an engine is known not to have is in [Opener.Known], with the reason, and is skipped for that engine.
+// After each behavior on the stand-in, the invariants are verified at every revision that it has made, unless the
+// behavior damages keys or restores etcd.
 //
 // # Promises that are pinned elsewhere
 //

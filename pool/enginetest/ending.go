@@ -33,7 +33,7 @@ func restart(w world) {
 		r.Holder = pool.Holder{Run: "nightly", Step: "load", PID: 7, Bind: "pid 7", ClaimedBy: "user:alice"}
 		r.Priority = 3
 	}
-	was := []Claim{one.take("a", slots(2), as), one.take("w", map[string]int{"wide": 20000, "db": 1}, as)}
+	was := []*pool.Claim{one.take("a", slots(2), as), one.take("w", map[string]int{"wide": 20000, "db": 1}, as)}
 	w.pass(10 * time.Second)
 	one.kill()
 	w.held(was...) // a process that ends says nothing of them
@@ -44,7 +44,7 @@ func restart(w world) {
 		w.Fatalf("taken over are %v", claims)
 	}
 	for i, c := range claims {
-		got, want := c.Grant(), was[i].Grant()
+		got, want := grantOf(c), grantOf(was[i])
 		if !got.ClaimedAt.Equal(want.ClaimedAt) {
 			w.Errorf("claimed at %s, want %s", got.ClaimedAt, want.ClaimedAt)
 		}
@@ -53,7 +53,7 @@ func restart(w world) {
 	}
 	w.held(claims...)
 	same := next.take("a", slots(2), as) // its client comes again
-	w.same("the fence", same.Grant().Fence, was[0].Grant().Fence)
+	w.same("the fence", same.Fence, was[0].Fence)
 	w.pass(10 * time.Minute) // the leases are renewed
 	w.held(claims...)
 	w.wantUsed("db", 3)
@@ -132,7 +132,7 @@ func stops(w world) {
 	w.becomesQueue()
 	w.held(held)
 	same := one.take("held", slots(1))
-	w.same("the fence of what is held", same.Grant().Fence, held.Grant().Fence)
+	w.same("the fence of what is held", same.Fence, held.Fence)
 	one.release(held)
 	w.empty()
 	one.stopEngine()
@@ -244,7 +244,7 @@ func unfinished(w world) {
 	w.pass(600 * time.Millisecond)
 	count(2)
 	w.must(<-released)
-	one.LeaseLost(a.Grant().Lease, store.ErrLeaseNotFound)
+	one.LeaseLost(a.Lease, store.ErrLeaseNotFound)
 	w.ended(a, problem.ClaimLost)
 	count(1) // its holder may still run
 	waits.hangUp()

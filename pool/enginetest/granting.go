@@ -39,14 +39,31 @@ var granting = []behavior{
 	{"a claim that fits is not delayed by one of several pools that does not", fitsBesides, everywhere},
 }
 
+// grant is what a claim was granted, to be compared.
+type grant struct {
+	ID        string
+	Slots     map[string]int
+	Fence     store.Fence
+	Lease     store.LeaseID
+	Holder    pool.Holder
+	Priority  int
+	ClaimedAt time.Time
+	Keys      int
+	Extra     []*pb.ResponseOp
+}
+
+func grantOf(c *pool.Claim) grant {
+	return grant{c.ID, c.Slots, c.Fence, c.Lease, c.Holder, c.Priority, c.ClaimedAt, c.Keys, c.Extra}
+}
+
 func claimAndRelease(w world) {
 	w.pool("db", 3)
 	one, two := w.host("one"), w.host("two")
 	holder := pool.Holder{ClaimedBy: "user:alice", Run: "nightly", Step: "load", PID: 7, Labels: map[string]string{"team": "x"}, Bind: "pid"}
 	a := one.take("a", slots(2), priority(7), func(r *pool.Request) { r.Holder = holder })
-	g := a.Grant()
+	g := grantOf(a)
 	holder.Host, holder.Instance = "one", "test"
-	w.same("it is granted", g, Grant{
+	w.same("it is granted", g, grant{
 		ID: "a", Slots: slots(2), Priority: 7, Holder: holder, Extra: g.Extra,
 		Fence: g.Fence, Lease: g.Lease, Keys: g.Keys, ClaimedAt: g.ClaimedAt,
 	})
@@ -57,8 +74,8 @@ func claimAndRelease(w world) {
 	w.wantUsed("db", 2)
 	two.refuses(problem.NoCapacity, "b", slots(2))
 	b := two.take("b", slots(1))
-	if b.Grant().Fence <= g.Fence {
-		w.Errorf("fence %d after %d", b.Grant().Fence, g.Fence)
+	if b.Fence <= g.Fence {
+		w.Errorf("fence %d after %d", b.Fence, g.Fence)
 	}
 	w.wantUsed("db", 3)
 	one.release(a, a) // the second is no error
@@ -253,8 +270,8 @@ func withExtra(w world) {
 	w.wantUsed("db", 0)
 	b := one.take("b", slots(1), extra(key, store.CreateEquals(key, 0)))
 	resp, err := w.etcd.any.Range(w.ctx(), &pb.RangeRequest{Key: []byte(key)})
-	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != b.Grant().Fence.Revision() {
-		w.Errorf("it has written %v, %v, at fence %d", resp, err, b.Grant().Fence)
+	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != b.Fence.Revision() {
+		w.Errorf("it has written %v, %v, at fence %d", resp, err, b.Fence)
 	}
 	// A claim that waits checks its condition when it is granted.
 	c, d := one.queued("c", slots(1), extra(w.key("c"), store.Present(key))), one.queued("d", slots(1), extra(w.key("d"), store.Present(key)))
@@ -303,7 +320,7 @@ func leasedKeys(w world) {
 	if !w.has(w.key("leased")) {
 		w.Fatal("it was not written")
 	}
-	if err := w.etcd.any.Revoke(w.ctx(), a.Grant().Lease); err != nil {
+	if err := w.etcd.any.Revoke(w.ctx(), a.Lease); err != nil {
 		w.Fatal(err)
 	}
 	w.eventually("it ends with the lease", func() bool { return !w.has(w.key("leased")) })
@@ -377,7 +394,7 @@ func gatedRun(w world) {
 	w.pool("db", 1)
 	one, two := w.host("one"), w.host("two")
 	record := w.key("run")
-	admit := func(id string) (Claim, error) {
+	admit := func(id string) (*pool.Claim, error) {
 		return two.Claim(w.ctx(), request(id, slots(1), wait(0), extra(record), func(r *pool.Request) {
 			r.Bridge, r.Holder = true, pool.Holder{Run: "nightly", Bind: "bridge"}
 		}))
@@ -464,7 +481,7 @@ func observers(w world) {
 	a := one.take("a", slots(1), first.observe)
 	if waits, writes := first.counts(); waits != 0 || writes != 1 {
 		w.Errorf("a claim that is granted directly waits %d times and is written %d times", waits, writes)
-	} else if x := first.writes[0]; x.Revision != a.Grant().Fence.Revision() || x.Grants < 1 || x.Answered.Before(x.Sent) || len(x.Observers) != 1 {
+	} else if x := first.writes[0]; x.Revision != a.Fence.Revision() || x.Grants < 1 || x.Answered.Before(x.Sent) || len(x.Observers) != 1 {
 		w.Errorf("it was written by %+v", x)
 	}
 	b := one.queued("b", slots(1), second.observe)

@@ -144,11 +144,11 @@ func endedEvent(w world) {
 	w.must(err)
 	a := one.take("a", slots(1), carrying)
 	w.nextEvent(events)
-	one.LeaseLost(a.Grant().Lease, context.DeadlineExceeded)
+	one.LeaseLost(a.Lease, context.DeadlineExceeded)
 	if ev := w.nextEvent(events); ev.Type != pool.ClaimEnded || !strings.Contains(ev.Reason, "lost") {
 		w.Errorf("the event is %+v", ev)
 	}
-	one.LeaseLost(a.Grant().Lease, context.DeadlineExceeded) // once is enough
+	one.LeaseLost(a.Lease, context.DeadlineExceeded) // once is enough
 	one.release(a)
 	if ev := w.nextEvent(events); ev.Type != pool.ClaimReleased {
 		w.Errorf("the event is %+v", ev)
@@ -167,7 +167,7 @@ func renewedEvent(w world) {
 	}
 	const gap = "its lease could be renewed again"
 	a := one.take("a", slots(1), carrying)
-	on := a.Grant().Lease
+	on := a.Lease
 	one.take("of-none", slots(1))
 	next(pool.ClaimGranted, "a", "")
 	one.LeaseRenewed(on, false)
@@ -176,7 +176,7 @@ func renewedEvent(w world) {
 	next(pool.ClaimRenewed, "a", "")
 	b := one.take("b", slots(1), carrying)
 	next(pool.ClaimGranted, "b", "")
-	if b.Grant().Lease != on {
+	if b.Lease != on {
 		w.Fatal("they are on leases of their own")
 	}
 	one.LeaseRenewed(on, false)
@@ -221,7 +221,7 @@ func poolEvents(w world) {
 	w.must(err)
 	all, err := one.SubscribePools(w.ctx())
 	w.must(err)
-	var held Claim
+	var held *pool.Claim
 	var waits *asked
 	for _, happens := range []func(){
 		func() { held = two.take("a", slots(1)) },

@@ -11,11 +11,13 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool/engine"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // host is an instance with its leases and its presence, as a process of berth is.
 type host struct {
-	Engine
+	*engine.Engine
 	w    world
 	name string
 	by   *storetest.Backend // its client of the stand-in, with its faults
@@ -32,7 +34,7 @@ type host struct {
 
 // setup is what a host is started with.
 type setup struct {
-	Config
+	engine.Config
 	token string
 	// lazy hosts are not waited for.
 	lazy bool
@@ -54,7 +56,7 @@ var begin = time.Now()
 func (w world) host(name string, change ...func(*setup)) *host {
 	w.Helper()
 	backend, by := w.etcd.peer()
-	s := setup{Config: Config{Backend: backend, Keys: w.keys, Host: name, Instance: "test", Registerer: prometheus.NewRegistry(), PollInterval: time.Second}}
+	s := setup{Config: engine.Config{Backend: backend, Keys: w.keys, Host: name, Instance: "test", Kind: wire.Service, PollInterval: time.Second}}
 	for _, f := range change {
 		f(&s)
 	}
@@ -64,8 +66,7 @@ func (w world) host(name string, change ...func(*setup)) *host {
 	if s.spoil != nil {
 		s.spoil(by)
 	}
-	h := &host{w: w, name: name, by: by}
-	h.reg, _ = s.Registerer.(*prometheus.Registry)
+	h := &host{w: w, name: name, by: by, reg: prometheus.NewRegistry()}
 	h.build(s)
 	h.start(s)
 	if !s.lazy {
@@ -92,25 +93,20 @@ func (h *host) build(s setup) {
 		OnReady: func() { h.LeasesReady() },
 		OnLost:  func(id store.LeaseID, cause error) { h.LeaseLost(id, cause) },
 	})
-	if s.Leases == nil {
-		s.Leases = h.keeper
-	}
-	if s.WaiterLeases == nil {
-		s.WaiterLeases = h.waiters
-	}
-	h.Engine = h.w.open.Engine(s.Config)
+	s.Leases, s.WaiterLeases = h.keeper, h.waiters
+	h.Engine = engine.New(s.Config)
 }
 
 // start runs the parts in the order in which an instance does.
 func (h *host) start(s setup) {
 	h.w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	var parts, engine sync.WaitGroup
+	var parts, running sync.WaitGroup
 	of, stopEngine := context.WithCancel(ctx)
-	h.stopEngine = func() { stopEngine(); engine.Wait() }
+	h.stopEngine = func() { stopEngine(); running.Wait() }
 	h.end = sync.OnceFunc(func() {
 		cancel()
-		engine.Wait()
+		running.Wait()
 		parts.Wait()
 		if h.by != nil {
 			h.by.Close()
@@ -123,7 +119,7 @@ func (h *host) start(s setup) {
 	}
 	if s.lazy {
 		parts.Go(func() { _ = h.presence.Run(ctx) })
-		engine.Go(func() { _ = h.Run(of) })
+		running.Go(func() { _ = h.Run(of) })
 		run()
 		return
 	}
@@ -138,7 +134,7 @@ func (h *host) start(s setup) {
 		ids[i] = l.ID
 	}
 	h.Adopt(ids...)
-	engine.Go(func() { _ = h.Run(of) })
+	running.Go(func() { _ = h.Run(of) })
 	if err := h.Ready(h.w.ctx()); err != nil {
 		h.w.Fatal(err)
 	}
@@ -148,7 +144,7 @@ func (h *host) start(s setup) {
 	}
 	on := map[store.LeaseID]int{}
 	for _, c := range claims {
-		on[c.Grant().Lease] += c.Grant().Keys
+		on[c.Lease] += c.Keys
 	}
 	for _, l := range left {
 		h.keeper.Adopt(l, on[l.ID])

@@ -30,14 +30,14 @@ var identities = []behavior{
 func oneID(w world) {
 	w.pool("db", 50)
 	one := w.host("one")
-	var claims [20]Claim
+	var claims [20]*pool.Claim
 	var all sync.WaitGroup
 	for i := range claims {
 		all.Go(func() { claims[i] = one.take("same", slots(2)) })
 	}
 	all.Wait()
 	for _, c := range claims {
-		w.same("the fence of one of them", c.Grant().Fence, claims[0].Grant().Fence)
+		w.same("the fence of one of them", c.Fence, claims[0].Fence)
 	}
 	w.wantUsed("db", 2)
 	again := one.ask("same", slots(2))
@@ -132,7 +132,7 @@ func byID(w world) {
 		for _, h := range []*host{one, two} {
 			y, err := h.Why(w.ctx(), id)
 			w.must(err)
-			if y.Held == nil || y.Held.Fence != held.Grant().Fence || len(y.All) != 1 {
+			if y.Held == nil || y.Held.Fence != held.Fence || len(y.All) != 1 {
 				w.Errorf("on host %s, %s is %+v", h.name, id, y)
 			}
 		}
@@ -145,7 +145,7 @@ func byID(w world) {
 	}
 	r, err := w.Revoke(w.ctx(), "one/test/a", false)
 	w.must(err)
-	w.same("it is revoked", r, pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: held.Grant().Fence})
+	w.same("it is revoked", r, pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: held.Fence})
 	w.ended(held, problem.ClaimRevoked)
 	one.release(held)
 	w.empty()
@@ -154,12 +154,12 @@ func byID(w world) {
 func idFree(w world) {
 	w.pool("db", 2)
 	one, two := w.host("one"), w.host("two")
-	var before Claim
+	var before *pool.Claim
 	for range 6 {
 		for _, h := range []*host{one, two} {
 			c := h.take("a", slots(2))
-			if before != nil && c.Grant().Fence <= before.Grant().Fence {
-				w.Errorf("fence %d after %d", c.Grant().Fence, before.Grant().Fence)
+			if before != nil && c.Fence <= before.Fence {
+				w.Errorf("fence %d after %d", c.Fence, before.Fence)
 			}
 			before = c
 			h.release(c)

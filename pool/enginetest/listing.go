@@ -11,6 +11,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
+	"github.com/hashicorp/go-hclog"
 )
 
 // listing has what lists, reasons and followers show.
@@ -122,10 +124,10 @@ func changed(w world) {
 	one, two := w.host("one"), w.host("two")
 	for i := range 5 {
 		a := one.take(fmt.Sprint("a", i), slots(1))
-		two.Changed(a.Grant().Fence.Revision())
+		two.Changed(a.Fence.Revision())
 		held, _ := ids(two)
-		if !slices.Contains(held, a.Grant().ID) {
-			w.Errorf("%s is not listed: %q", a.Grant().ID, held)
+		if !slices.Contains(held, a.ID) {
+			w.Errorf("%s is not listed: %q", a.ID, held)
 		}
 	}
 }
@@ -246,19 +248,19 @@ func heldHere(w world) {
 		held, err := one.Held(w.ctx())
 		w.must(err)
 		for _, c := range held {
-			all = append(all, c.Grant().ID)
+			all = append(all, c.ID)
 		}
 		return all
 	}
 	w.same("held here", list(), []string{"a", "b"})
 	found, err := one.Lookup(w.ctx(), "a")
 	w.must(err)
-	w.same("its fence", found.Grant().Fence, a.Grant().Fence)
+	w.same("its fence", found.Fence, a.Fence)
 	found, err = one.Lookup(w.ctx(), "c")
 	if found != nil || err != nil {
 		w.Errorf("a claim of another instance: %v, %v", found, err)
 	}
-	one.LeaseLost(a.Grant().Lease, context.DeadlineExceeded)
+	one.LeaseLost(a.Lease, context.DeadlineExceeded)
 	w.ended(a, problem.ClaimLost)
 	w.same("held until they are released", list(), []string{"a", "b"})
 	one.release(a, b)
@@ -266,7 +268,7 @@ func heldHere(w world) {
 }
 
 // fits checks what fits into a space.
-func fits(w world, s Space, need map[string]int, want bool) {
+func fits(w world, s *pool.Space, need map[string]int, want bool) {
 	w.Helper()
 	if got := s.Fits(need); got != want {
 		w.Errorf("%v fits: %t, want %t", need, got, want)
@@ -282,7 +284,7 @@ func space(w world) {
 	w.caughtUp()
 	s, err := one.Space(w.ctx())
 	w.must(err)
-	for _, s := range []Space{s, w.read().Space()} {
+	for _, s := range []*pool.Space{s, w.read().Space()} {
 		if !s.Has("db") || s.Has("no") {
 			w.Error("it does not know which pools there are")
 		}
@@ -311,13 +313,13 @@ func followers(w world) {
 			return false
 		}
 		last = rev
-		w.same("its fence", held["a"][0].Fence, a.Grant().Fence)
+		w.same("its fence", held["a"][0].Fence, a.Fence)
 		w.same("claims", len(held), 1)
 		fits(w, s, slots(1), true)
 		fits(w, s, slots(2), false)
 		return true
 	})
-	if last < a.Grant().Fence.Revision() {
+	if last < a.Fence.Revision() {
 		w.Errorf("its revision is %d", last)
 	}
 	two.queued("b", slots(2))
@@ -335,7 +337,7 @@ func staleFollower(w world) {
 	w.pool("db", 3)
 	root := w.etcd.root
 	peer := root.Peer()
-	f := w.open.Follower(peer, w.keys)
+	f := list.NewFollower(peer, w.keys, hclog.NewNullLogger())
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.Run(ctx) }()
@@ -374,7 +376,7 @@ func oneRevision(w world) {
 	a := one.take("a", slots(2))
 	r := w.read()
 	one.release(a)
-	if r.Revision() < a.Grant().Fence.Revision() {
+	if r.Revision() < a.Fence.Revision() {
 		w.Errorf("it is of revision %d", r.Revision())
 	}
 	holders, _ := r.Claims()
@@ -386,8 +388,7 @@ func oneRevision(w world) {
 func verifyFinds(w world) {
 	w.pool("db", 3)
 	w.sound()
-	key, err := w.open.Damage(w.ctx(), w.etcd.any, w.keys, "db", SlotValue)
-	w.must(err)
+	key := w.damage("db", slotValue)
 	if all := w.read().Verify(); len(all) != 1 || all[0].Key != key {
 		w.Errorf("it finds %+v", all)
 	}
@@ -405,13 +406,13 @@ func (leaseless) TimeToLive(context.Context, store.LeaseID) (time.Duration, erro
 func stuck(w world) {
 	w.pool("db", 3)
 	one := w.host("one")
-	on := []store.LeaseID{one.take("a", slots(2)).Grant().Lease}
+	on := []store.LeaseID{one.take("a", slots(2)).Lease}
 	for _, tc := range []struct {
 		b      store.Backend
 		leases []store.LeaseID
 		some   bool
 	}{{w.etcd.any, nil, false}, {w.etcd.any, on, false}, {leaseless{w.etcd.any}, on, true}} {
-		all, err := w.open.Stuck(w.ctx(), tc.b, w.keys, tc.leases)
+		all, err := list.Stuck(w.ctx(), tc.b, w.keys, tc.leases)
 		w.must(err)
 		if (len(all) > 0) != tc.some {
 			w.Errorf("of leases %v: %v", tc.leases, all)
@@ -439,7 +440,7 @@ func counted(w world) {
 	}
 	one.release(a)
 	d := c.got()
-	one.LeaseLost(d.Grant().Lease, context.DeadlineExceeded)
+	one.LeaseLost(d.Lease, context.DeadlineExceeded)
 	w.ended(d, problem.ClaimLost)
 	for series, want := range map[string]float64{
 		`berth_claims_queued_total`: 2, `berth_claims_granted_total`: 2, `berth_claim_wait_seconds`: 2, `berth_claims_lost_total{reason="claim_lost"}`: 1,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool"
 )
 
 // losing has how slots end against the will of their holder, and how that is learned.
@@ -30,8 +31,8 @@ func leaseLost(w world) {
 	a, b := one.take("a", slots(1)), one.take("b", slots(1))
 	other := one.take("other", map[string]int{"brief": 1})
 	why := errors.New("no renewal succeeded")
-	one.LeaseLost(a.Grant().Lease, why)
-	for _, c := range []Claim{a, b} {
+	one.LeaseLost(a.Lease, why)
+	for _, c := range []*pool.Claim{a, b} {
 		w.ended(c, problem.ClaimLost)
 		w.errIs(c.Err(), why)
 	}
@@ -54,7 +55,7 @@ func leaseEnded(w world) {
 	one, two := w.host("one"), w.host("two")
 	a, b := one.take("a", slots(1)), one.take("b", slots(1))
 	c := two.queued("c", slots(3))
-	w.must(w.etcd.any.Revoke(w.ctx(), a.Grant().Lease))
+	w.must(w.etcd.any.Revoke(w.ctx(), a.Lease))
 	c.got()
 	begun := time.Now()
 	w.ended(a, problem.ClaimLost)
@@ -83,8 +84,8 @@ func cutOff(w world) {
 	if at := <-over; at.After(granted) {
 		w.Errorf("its holder learned of it %s after another was granted its slot", at.Sub(granted))
 	}
-	if c.Grant().Fence <= a.Grant().Fence {
-		w.Errorf("fence %d after %d", c.Grant().Fence, a.Grant().Fence)
+	if c.Fence <= a.Fence {
+		w.Errorf("fence %d after %d", c.Fence, a.Fence)
 	}
 	one.by.Up()
 	w.pass(5 * time.Second)
@@ -96,7 +97,7 @@ func cutOff(w world) {
 }
 
 // afterRelease releases a claim of a host for one that asks.
-func (a *asked) afterRelease(h *host, c Claim) Claim {
+func (a *asked) afterRelease(h *host, c *pool.Claim) *pool.Claim {
 	a.h.w.Helper()
 	a.waits()
 	h.release(c)
@@ -108,7 +109,7 @@ func erased(w world) {
 	one, two := w.host("one"), w.host("two")
 	a, b := one.take("a", slots(2)), one.take("b", slots(1))
 	w.pass(20 * time.Second)
-	w.must(w.open.Erase(w.ctx(), w.etcd.any, w.keys, "a", 0))
+	w.erase("a", 0)
 	begun := time.Now()
 	w.ended(a, problem.ClaimLost)
 	if took := time.Since(begun); took > 15*time.Second {
@@ -129,7 +130,7 @@ func torn(w world) {
 	one := w.host("one")
 	a := one.take("a", map[string]int{"db": 2, "api": 1})
 	w.pass(20 * time.Second)
-	w.must(w.open.Erase(w.ctx(), w.etcd.any, w.keys, "a", 1))
+	w.erase("a", 1)
 	w.ended(a, problem.ClaimLost)
 	one.release(a)
 	w.pass(3 * time.Minute)
@@ -141,14 +142,14 @@ func goneLease(w world) {
 	w.pool("db", 9)
 	one := w.host("one")
 	a := one.take("a", slots(1))
-	w.must(w.etcd.any.Revoke(w.ctx(), a.Grant().Lease))
+	w.must(w.etcd.any.Revoke(w.ctx(), a.Lease))
 	for i := range 3 {
 		c := one.ask(fmt.Sprint("c", i), slots(1), wait(30*time.Second)).got()
-		if c.Grant().Lease == a.Grant().Lease {
+		if c.Lease == a.Lease {
 			w.Error("it was granted on the lease that has ended")
 		}
 		w.held(c)
-		if y, err := w.read().Why(c.Grant().ID); err != nil || y.Held.Fence != c.Grant().Fence {
+		if y, err := w.read().Why(c.ID); err != nil || y.Held.Fence != c.Fence {
 			w.Errorf("etcd does not show it: %+v, %v", y, err)
 		}
 	}
@@ -158,12 +159,12 @@ func goneLease(w world) {
 }
 
 // orphaned puts a slot of a claim that nobody has on a lease of a host.
-func orphaned(w world) (one *host, a Claim) {
+func orphaned(w world) (one *host, a *pool.Claim) {
 	w.pool("db", 200)
 	one = w.host("one")
 	a = one.take("a", slots(1))
 	w.pass(time.Second)
-	w.must(w.open.Orphan(w.ctx(), w.etcd.any, w.keys, "a", "orphan", "db", a.Grant().Lease))
+	w.orphan("a", "orphan", "db", a.Lease)
 	w.wantUsed("db", 2)
 	return one, a
 }
@@ -197,7 +198,7 @@ func othersLeases(w world) {
 	a := one.take("a", slots(1))
 	id, _, err := w.etcd.any.Grant(w.ctx(), time.Hour)
 	w.must(err)
-	w.must(w.open.Orphan(w.ctx(), w.etcd.any, w.keys, "a", "orphan", "db", id))
+	w.orphan("a", "orphan", "db", id)
 	w.pass(3 * time.Minute)
 	w.must(one.Reconcile(w.ctx()))
 	w.wantUsed("db", 2)
@@ -217,8 +218,8 @@ func lateRelease(w world) {
 	one.release(a)
 	w.wantUsed("db", 1)
 	w.held(b)
-	if b.Grant().Fence <= a.Grant().Fence {
-		w.Errorf("fence %d after %d", b.Grant().Fence, a.Grant().Fence)
+	if b.Fence <= a.Fence {
+		w.Errorf("fence %d after %d", b.Fence, a.Fence)
 	}
 	two.release(b)
 	w.empty()

@@ -7,6 +7,8 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 )
 
 // restoring has what happens when etcd is restored from a snapshot.
@@ -62,7 +64,7 @@ func (w world) restored(how restore, s *storetest.Saved) {
 	w.Helper()
 	downs(*w.live...)
 	w.pass(3 * time.Second)
-	*w.open.(auditor).damaged = true
+	*w.damaged = true
 	w.etcd.root.Restore(how.etcd(w, s))
 	ups(*w.live...)
 	w.pass(30 * time.Second)
@@ -72,7 +74,7 @@ func (w world) restored(how restore, s *storetest.Saved) {
 func (w world) afterRestore() {
 	w.Helper()
 	for range 3 { // the first answer says that etcd was restored
-		_, _ = w.open.Read(w.ctx(), w.etcd.any, w.keys)
+		_, _ = list.Read(w.ctx(), w.etcd.any, w.keys)
 	}
 	for _, h := range *w.live {
 		w.eventually("it has read everything", func() bool {
@@ -211,7 +213,7 @@ func leaseBroughtBack(w world) {
 	w.restored(replaced, saved)
 	w.afterRestore()
 	c := a.got()
-	if c.Grant().Lease == before && c.Err() == nil {
+	if c.Lease == before && c.Err() == nil {
 		w.Error("it is held on the lease that was lost")
 	}
 }
@@ -263,7 +265,7 @@ func fenceAfter(w world) {
 	one := w.host("one")
 	w.pass(time.Second)
 	saved := w.save()
-	var last Claim
+	var last *pool.Claim
 	for i := range 9 {
 		last = one.take(fmt.Sprint("a", i), slots(1))
 		one.release(last)
@@ -271,8 +273,8 @@ func fenceAfter(w world) {
 	w.restored(bumped, saved)
 	w.afterRestore()
 	c := one.ask("b", slots(1)).got()
-	if c.Grant().Fence <= last.Grant().Fence {
-		w.Errorf("fence %d after %d", c.Grant().Fence, last.Grant().Fence)
+	if c.Fence <= last.Fence {
+		w.Errorf("fence %d after %d", c.Fence, last.Fence)
 	}
 	one.release(c)
 }

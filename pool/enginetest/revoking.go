@@ -32,7 +32,7 @@ func revoked(w world) {
 	b := two.queued("b", slots(1))
 	r, err := w.Revoke(w.ctx(), "a", false)
 	w.must(err)
-	w.same("it is revoked", r, pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: a.Grant().Fence})
+	w.same("it is revoked", r, pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: a.Fence})
 	w.ended(a, problem.ClaimRevoked)
 	w.rest(2 * time.Second)
 	b.still()
@@ -100,11 +100,11 @@ func oneGrant(w world) {
 	one := w.host("one")
 	first := one.take("a", slots(1))
 	one.release(first)
-	w.must(w.RequestRevocation(w.ctx(), "one", "a", first.Grant().Fence))
+	w.must(w.RequestRevocation(w.ctx(), "one", "a", first.Fence))
 	again := one.take("a", slots(1))
 	w.rest(2 * time.Second)
 	w.held(again)
-	w.must(w.RequestRevocation(w.ctx(), "one", "a", again.Grant().Fence))
+	w.must(w.RequestRevocation(w.ctx(), "one", "a", again.Fence))
 	w.ended(again, problem.ClaimRevoked)
 	one.release(again)
 	w.empty()
@@ -120,7 +120,7 @@ func revokedBefore(w world) {
 	next := w.host("one")
 	claims, err := next.Adopted(w.ctx())
 	w.must(err)
-	if len(claims) != 1 || claims[0].Grant().Fence != a.Grant().Fence {
+	if len(claims) != 1 || claims[0].Fence != a.Fence {
 		w.Fatalf("taken over are %v", claims)
 	}
 	w.ended(claims[0], problem.ClaimRevoked)
@@ -162,10 +162,10 @@ func byForce(w world) {
 	b := two.queued("b", slots(1))
 	r, err := w.Revoke(w.ctx(), "a", true)
 	w.must(err)
-	w.same("it is revoked", r, pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: a.Grant().Fence, Forced: true})
+	w.same("it is revoked", r, pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: a.Fence, Forced: true})
 	c := b.got()
-	if c.Grant().Fence <= a.Grant().Fence {
-		w.Errorf("fence %d after %d", c.Grant().Fence, a.Grant().Fence)
+	if c.Fence <= a.Fence {
+		w.Errorf("fence %d after %d", c.Fence, a.Fence)
 	}
 	w.ended(a, problem.ClaimLost)
 	one.release(a)
@@ -200,7 +200,7 @@ func byForceFull(w world) {
 	r, err := w.Revoke(w.ctx(), "a", true)
 	w.must(err)
 	w.same("it is revoked", r, pool.Revocation{
-		Claim: "a", Host: "one", Instance: "test", Fence: a.Grant().Fence, Forced: true, Unnotified: true,
+		Claim: "a", Host: "one", Instance: "test", Fence: a.Fence, Forced: true, Unnotified: true,
 	})
 	w.wantUsed("db", 0)
 	begun := time.Now()
@@ -223,7 +223,7 @@ func forcedInGap(w world) {
 	_, err := w.Revoke(w.ctx(), "a", true)
 	w.must(err)
 	w.pass(11 * time.Minute)
-	*w.open.(auditor).damaged = true // earlier revisions are gone
+	*w.damaged = true // earlier revisions are gone
 	w.etcd.root.Do(func(e *storetest.Etcd) { w.must(e.Compact(e.Revision())) })
 	ups(one)
 	begun := time.Now()
@@ -239,18 +239,18 @@ func freeAsRead(w world) {
 	one := w.host("one")
 	before := w.read()
 	a := one.take("a", slots(1))
-	_, err := w.Free(w.ctx(), before, "a", a.Grant().Fence)
+	_, err := w.Free(w.ctx(), before, "a", a.Fence)
 	w.problem(err, problem.ClaimNotFound)
-	_, err = w.Free(w.ctx(), w.read(), "a", a.Grant().Fence+1024)
+	_, err = w.Free(w.ctx(), w.read(), "a", a.Fence+1024)
 	w.problem(err, problem.ClaimNotFound)
 	w.held(a)
 	was := w.read()
 	one.release(a)
 	again := one.take("a", slots(1))
-	_, err = w.Free(w.ctx(), was, "a", a.Grant().Fence)
+	_, err = w.Free(w.ctx(), was, "a", a.Fence)
 	w.problem(err, problem.ClaimNotFound)
 	w.wantUsed("db", 1)
-	r, err := w.Free(w.ctx(), w.read(), "a", again.Grant().Fence)
+	r, err := w.Free(w.ctx(), w.read(), "a", again.Fence)
 	w.must(err)
 	w.same("it is freed", r.Forced, true)
 	w.wantUsed("db", 0)

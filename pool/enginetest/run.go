@@ -51,16 +51,10 @@ func topics() map[string][]behavior {
 	}
 }
 
-// Run checks that an engine has every behavior, but for those of [Opener.Known]. A name there that is no behavior
-// fails the test.
-func Run(t *testing.T, open Opener) {
-	all, known := topics(), open.Known()
-	named := names(t, all)
-	for name := range known {
-		if !named[name] {
-			t.Errorf("no behavior is named %q", name)
-		}
-	}
+// Run checks that the engine has every behavior.
+func Run(t *testing.T) {
+	all := topics()
+	names(t, all)
 	real := shared(t)
 	for topic, some := range all {
 		t.Run(topic, func(t *testing.T) {
@@ -69,12 +63,9 @@ func Run(t *testing.T, open Opener) {
 					if b.where != alone {
 						t.Parallel()
 					}
-					if why := known[b.name]; why != "" {
-						t.Skip(why)
-					}
-					t.Run("stand-in", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { inBubble(t, open, b) }) })
+					t.Run("stand-in", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { inBubble(t, b) }) })
 					if b.where == everywhere {
-						t.Run("etcd", func(t *testing.T) { onEtcd(t, open, b, real) })
+						t.Run("etcd", func(t *testing.T) { onEtcd(t, b, real) })
 					}
 				})
 			}
@@ -82,8 +73,8 @@ func Run(t *testing.T, open Opener) {
 	}
 }
 
-// names returns the names of all behaviors. Each has one of its own.
-func names(t *testing.T, all map[string][]behavior) map[string]bool {
+// names checks that each behavior has a name of its own.
+func names(t *testing.T, all map[string][]behavior) {
 	t.Helper()
 	named := map[string]bool{}
 	for _, some := range all {
@@ -94,7 +85,6 @@ func names(t *testing.T, all map[string][]behavior) map[string]bool {
 			named[b.name] = true
 		}
 	}
-	return named
 }
 
 // shared starts the real etcd of all behaviors.
@@ -105,21 +95,21 @@ func shared(t *testing.T) *store.Client {
 	return embedtest.Client(t, embedtest.New(t))
 }
 
-func inBubble(t *testing.T, open Opener, b behavior) {
+func inBubble(t *testing.T, b behavior) {
 	root := storetest.NewBackend(storetest.New(storetest.Options{}))
 	t.Cleanup(root.Close)
-	w := newWorld(t, open, etcd{root: root, any: root}, store.NewKeys("/b/"))
+	w := newWorld(t, etcd{root: root, any: root}, store.NewKeys("/b/"))
 	b.run(w)
 	w.sound()
 	w.audit()
 }
 
-func onEtcd(t *testing.T, open Opener, b behavior, client *store.Client) {
+func onEtcd(t *testing.T, b behavior, client *store.Client) {
 	if client == nil {
 		t.Skip("a real etcd is not used in short mode")
 	}
 	prefix := "/" + strings.NewReplacer(" ", "-", "/", "-", ",", "", "'", "").Replace(b.name) + "/"
-	w := newWorld(t, open, etcd{any: client}, store.NewKeys(prefix))
+	w := newWorld(t, etcd{any: client}, store.NewKeys(prefix))
 	b.run(w)
 	w.sound()
 }

@@ -34,8 +34,8 @@ var specifying = []behavior{
 	{"two operators do not undo each other's changes", conditions, everywhere},
 	{"a declared pool is created with what declares it or compared", declared, everywhere},
 	{"slots that can't be granted are refused when they are checked", checked, everywhere},
-	{"a slot that can't be read closes its pool and no other and is named", damaged(SlotValue), everywhere},
-	{"a spec that can't be read closes its pool and no other and is named", damaged(SpecValue), everywhere},
+	{"a slot that can't be read closes its pool and no other and is named", damaged(slotValue), everywhere},
+	{"a spec that can't be read closes its pool and no other and is named", damaged(specValue), everywhere},
 	{"a spec that can't be read is not overwritten", damagedSpec, everywhere},
 	{"a waiting claim that can't be read blocks nobody", damagedWaiter, everywhere},
 	{"names of pools that are not in use are forgotten", forgetsNames, alone},
@@ -119,7 +119,7 @@ func closed(w world) {
 func unlimited(w world) {
 	w.pool("db", pool.Unlimited)
 	one, two := w.host("one"), w.host("two")
-	var all []Claim
+	var all []*pool.Claim
 	for i := range 20 {
 		h := []*host{one, two}[i%2]
 		all = append(all, h.take(fmt.Sprint("c", i), slots(1+100*i)))
@@ -134,7 +134,7 @@ func unlimited(w world) {
 func lowered(w world) {
 	w.pool("db", 5)
 	one, two := w.host("one"), w.host("two")
-	var all []Claim
+	var all []*pool.Claim
 	for i := range 5 {
 		all = append(all, one.take(fmt.Sprint("c", i), slots(1)))
 	}
@@ -372,15 +372,14 @@ func checked(w world) {
 }
 
 // damaged returns a behavior in which a value of a pool can't be read.
-func damaged(what Value) func(w world) {
+func damaged(what value) func(w world) {
 	return func(w world) {
 		w.pool("db", 2)
 		w.pool("api", 1)
 		one, two := w.host("one"), w.host("two")
 		held := one.take("held", slots(1))
 		wide := two.queued("wide", slots(2))
-		key, err := w.open.Damage(w.ctx(), w.etcd.any, w.keys, "db", what)
-		w.must(err)
+		key := w.damage("db", what)
 		for _, h := range []*host{one, two} {
 			w.eventually(h.name+" refuses and names the key", func() bool { return refusesNaming(h, key) })
 		}
@@ -397,7 +396,7 @@ func damaged(what Value) func(w world) {
 			w.Errorf("a waiting claim was granted, or refused with %v", wide.err)
 		}
 		w.txn(store.Delete(key))
-		if what == SpecValue {
+		if what == specValue {
 			w.pool("db", 2)
 		}
 		if <-time.After(10 * time.Millisecond); !wide.answered() {
@@ -430,15 +429,14 @@ func refusesNaming(h *host, key string) bool {
 
 func damagedSpec(w world) {
 	w.pool("db", 2)
-	key, err := w.open.Damage(w.ctx(), w.etcd.any, w.keys, "db", SpecValue)
-	w.must(err)
+	key := w.damage("db", specValue)
 	for _, ch := range []pool.Change{{Limit: new(3)}, {Paused: new(true)}, {Limit: new(3), Replace: true}} {
-		_, err = w.Set(w.ctx(), "db", ch)
+		_, err := w.Set(w.ctx(), "db", ch)
 		if p := w.problem(err, problem.CorruptValue); !strings.Contains(p.Error(), key) {
 			w.Errorf("the refusal is %q", p.Error())
 		}
 	}
-	_, err = w.Delete(w.ctx(), "db", nil)
+	_, err := w.Delete(w.ctx(), "db", nil)
 	w.must(err)
 	w.pool("db", 2)
 	w.host("one").take("a", slots(2))
@@ -448,8 +446,7 @@ func damagedWaiter(w world) {
 	w.pool("db", 1)
 	one := w.host("one")
 	a := one.take("a", slots(1))
-	key, err := w.open.Damage(w.ctx(), w.etcd.any, w.keys, "db", WaiterValue)
-	w.must(err)
+	key := w.damage("db", waiterValue)
 	b := one.ask("b", slots(1))
 	w.rest(time.Second)
 	one.release(a)

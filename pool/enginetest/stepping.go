@@ -63,7 +63,7 @@ func oneStep(w world) {
 	w.must(err)
 	w.same("the position of the claim behind", []int{y.Reason.Position, y.Reason.Waiting}, []int{2, 2})
 	hosts[0].release(held)
-	var got Claim
+	var got *pool.Claim
 	var by *host
 	w.eventually("one is granted", func() bool {
 		for _, a := range all {
@@ -79,7 +79,7 @@ func oneStep(w world) {
 	for _, a := range all {
 		if <-a.done; a.err != nil {
 			w.problem(a.err, problem.Precondition)
-		} else if a.claim.Grant().ID != got.Grant().ID {
+		} else if a.claim.ID != got.ID {
 			w.Error("two claims were granted for one step")
 		}
 	}
@@ -101,7 +101,7 @@ func sinceGiven(w world) {
 }
 
 // stepAndOther has two claims wait for a step, and one for something else behind them.
-func stepAndOther(w world) (holder *host, held Claim, first, second, other *asked) {
+func stepAndOther(w world) (holder *host, held *pool.Claim, first, second, other *asked) {
 	w.pool("db", 1)
 	holder = w.host("holder")
 	one, two := w.host("one"), w.host("two")
@@ -254,7 +254,7 @@ type released struct {
 }
 
 // releasesWith releases a claim with other writes.
-func (h *host) releasesWith(c Claim, x store.Extra, place *pool.Place, asked func()) <-chan released {
+func (h *host) releasesWith(c *pool.Claim, x store.Extra, place *pool.Place, asked func()) <-chan released {
 	done := make(chan released, 1)
 	go func() {
 		rev, err := h.ReleaseWith(h.w.ctx(), c, x, place, asked)
@@ -282,8 +282,8 @@ func placePassed(w world) {
 	r = <-one.releasesWith(a, store.Extra{Then: []*pb.RequestOp{store.Put(w.key("end"), nil, 0)}}, first, nil)
 	w.must(r.err)
 	c := b.got()
-	if c.Grant().Fence.Revision() < r.revision {
-		w.Errorf("it was granted at %d, before the place was free at %d", c.Grant().Fence.Revision(), r.revision)
+	if c.Fence.Revision() < r.revision {
+		w.Errorf("it was granted at %d, before the place was free at %d", c.Fence.Revision(), r.revision)
 	}
 	first.Give() // it is another's
 	w.same("free places", places.Free(), 0)
@@ -371,8 +371,8 @@ func askedHook(w world) {
 		w.Fatal("it was not asked")
 	}
 	c := next.got()
-	if c.Grant().Fence.Revision() < r.revision {
-		w.Errorf("it was granted at %d, before the release at %d", c.Grant().Fence.Revision(), r.revision)
+	if c.Fence.Revision() < r.revision {
+		w.Errorf("it was granted at %d, before the release at %d", c.Fence.Revision(), r.revision)
 	}
 	one.release(c)
 	w.empty()
@@ -394,7 +394,7 @@ func notCombined(w world) {
 	r := <-one.releasesWith(a, x, nil, nil)
 	w.errIs(r.err, pool.ErrNotCombined)
 	b := one.take("b", many)
-	if r = <-one.releasesWith(b, x, nil, nil); b.Grant().Keys > 32 {
+	if r = <-one.releasesWith(b, x, nil, nil); b.Keys > 32 {
 		w.errIs(r.err, pool.ErrNotCombined)
 		w.held(b)
 		if w.has(w.key("x")) {
@@ -458,7 +458,7 @@ func stepAfterStep(w world) {
 		next := one.queued(fmt.Sprint("s", i+1), slots(1))
 		w.must((<-one.releasesWith(last, store.Extra{}, nil, nil)).err)
 		last = next.got()
-		order = append(order, last.Grant().ID)
+		order = append(order, last.ID)
 		later.still()
 	}
 	if !slices.IsSorted(order) {

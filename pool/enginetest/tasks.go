@@ -101,10 +101,10 @@ func taskLease(w world) {
 	one, _ := twoOfTask(w, 5)
 	a := one.take("a", slotsOfTask(1))
 	one.release(a)
-	w.must(w.etcd.any.Revoke(w.ctx(), a.Grant().Lease))
+	w.must(w.etcd.any.Revoke(w.ctx(), a.Lease))
 	for i := range 3 {
 		c := one.ask(fmt.Sprint("c", i), slotsOfTask(1), wait(30*time.Second)).got()
-		if y, err := w.read().Why(c.Grant().ID); err != nil || y.Held.Fence != c.Grant().Fence {
+		if y, err := w.read().Why(c.ID); err != nil || y.Held.Fence != c.Fence {
 			w.Errorf("etcd does not show it: %+v, %v", y, err)
 		}
 		w.held(c)
@@ -136,7 +136,7 @@ func notHeldAgain(w world) {
 	next := w.host("one")
 	claims, err := next.Adopted(w.ctx())
 	w.must(err)
-	if len(claims) != 1 || claims[0].Grant().ID != "stays" {
+	if len(claims) != 1 || claims[0].ID != "stays" {
 		w.Errorf("taken over are %v", claims)
 	}
 	w.held(stays)

@@ -164,7 +164,7 @@ func claimLost(f storetest.Fault) func(w world) {
 		w.held(a, b)
 		y, err := w.read().Why("a")
 		w.must(err)
-		w.same("the fence in etcd", y.Held.Fence, a.Grant().Fence)
+		w.same("the fence in etcd", y.Held.Fence, a.Fence)
 		one.release(a)
 		two.release(b)
 		w.empty()

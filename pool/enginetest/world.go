@@ -15,6 +15,9 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
+	"github.com/berthhq/berth/pool/registry"
+	"github.com/berthhq/berth/pool/revoke"
 )
 
 // etcd is the etcd of a behavior.
@@ -35,16 +38,20 @@ func (e etcd) peer() (store.Backend, *storetest.Backend) {
 // world is an etcd with instances on it, for one behavior.
 type world struct {
 	*testing.T
-	Registry
-	Revoker
-	open Opener
+	registry.Registry
+	revoke.Revoker
 	etcd etcd
 	keys store.Keys
 	live *[]*host
+	// damaged is set if keys were damaged or etcd was restored: invariants are not verified then.
+	damaged *bool
 }
 
-func newWorld(t *testing.T, open Opener, e etcd, keys store.Keys) world {
-	return world{T: t, Registry: open.Registry(e.any, keys), Revoker: open.Revoker(e.any, keys), open: auditor{open, new(bool)}, etcd: e, keys: keys, live: &[]*host{}}
+func newWorld(t *testing.T, e etcd, keys store.Keys) world {
+	return world{
+		T: t, Registry: registry.Registry{Backend: e.any, Keys: keys}, Revoker: revoke.Revoker{Backend: e.any, Keys: keys},
+		etcd: e, keys: keys, live: &[]*host{}, damaged: new(bool),
+	}
 }
 
 // long is how long an answer may take: in a bubble, where waiting takes no time, until leases have ended and more.
@@ -170,9 +177,9 @@ func leaseFor(d time.Duration) func(*pool.Change) {
 }
 
 // read reads the pools.
-func (w world) read() Reader {
+func (w world) read() *list.State {
 	w.Helper()
-	r, err := w.open.Read(w.ctx(), w.etcd.any, w.keys)
+	r, err := list.Read(w.ctx(), w.etcd.any, w.keys)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -240,11 +247,7 @@ func (w world) empty() {
 	w.Helper()
 	w.eventually("nothing is held and nothing waits", func() bool {
 		holders, waiters := w.read().Claims()
-		left, err := w.open.Queued(w.ctx(), w.etcd.any, w.keys)
-		if err != nil {
-			w.Fatal(err)
-		}
-		return len(holders)+len(waiters)+left == 0
+		return len(holders)+len(waiters)+w.queued() == 0
 	})
 }
 
