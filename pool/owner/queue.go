@@ -5,6 +5,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
 )
 
@@ -33,7 +35,7 @@ type queue struct {
 
 	fresh   []*demand // in no key yet
 	byName  map[int]*demandKey
-	taken   map[int]bool    // names of keys of an earlier process
+	names   int             // from which on keys are given free ones
 	changed []*demandKey    // to be put or deleted
 	pending map[string]bool // pools that are to be pending
 	ranks   map[string]*rank
@@ -66,7 +68,7 @@ func newQueue(cfg Config, space *Space) *queue {
 		space: space,
 		keys:  wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence,
 		guard:  store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands")),
-		byName: map[int]*demandKey{}, short: map[string]int{}, ended: map[string]bool{}, reserving: reserving{after: map[string]time.Duration{}}, taken: map[int]bool{}, pending: map[string]bool{}, ranks: map[string]*rank{},
+		byName: map[int]*demandKey{}, short: map[string]int{}, ended: map[string]bool{}, reserving: reserving{after: map[string]time.Duration{}}, pending: map[string]bool{}, ranks: map[string]*rank{},
 	}
 }
 
@@ -419,8 +421,9 @@ func (q *queue) place() {
 }
 
 // freeName returns the lowest free name of a key.
-func (q *queue) freeName() (name int) {
-	for q.byName[name] != nil || q.taken[name] {
+func (q *queue) freeName() int {
+	name := q.names
+	for q.byName[name] != nil {
 		name++
 	}
 	return name
@@ -510,16 +513,20 @@ func (q *queue) moved(it *item, ok bool, revision int64) {
 			q.rank(d)
 		}
 	case k.created == 0:
-		q.rename(k)
+		q.rename(k, revision)
 	default:
 		q.vanished(k)
 	}
 	q.check(k)
 }
 
-// rename has a key put under another name: a key of an earlier process, or of before a restore of etcd, has its own.
-func (q *queue) rename(k *demandKey) {
-	q.taken[k.name] = true
+// spread is among how many names the first one is chosen if one is in use: half of those that there are.
+const spread = 500_000
+
+// rename has a key put under another name: another one has its own, as a revision has shown. It is of an earlier process, of before a
+// restore of etcd, or of someone who may have put many: so the next name is one that could not be known before.
+func (q *queue) rename(k *demandKey, revision int64) {
+	q.names = int(slots.Hash(strconv.Itoa(k.name), strconv.FormatInt(revision, 10)) % spread)
 	delete(q.byName, k.name)
 	k.rename(q.freeName())
 	q.byName[k.name] = k
@@ -642,7 +649,7 @@ func (q *queue) resolve(it *item, kvs []*mvccpb.KeyValue) {
 	case len(kvs) == 0, k.created != 0 && k.created != kvs[0].CreateRevision:
 		q.vanished(k)
 	case k.created == 0 && !it.puts(kvs[0]):
-		q.rename(k)
+		q.rename(k, kvs[0].ModRevision)
 	default:
 		k.put(k.list, kvs[0].CreateRevision)
 	}

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // A claim that waits for two pools waits on if one of them is deleted with its demands, and nothing is left of the key that it
@@ -54,14 +56,14 @@ func TestAKeyWhoseAnswerIsLostIsKnownByItsValue(t *testing.T) {
 	for what, c := range map[string]struct {
 		known   int64
 		value   string
-		name    int
+		renamed bool
 		created int64
 	}{
-		"the one that was put":        {0, "mine", 0, 7},
-		"one that was there before":   {0, "other", 1, 0},
-		"the one that was known":      {7, "other", 0, 7},
-		"not the one that was known":  {5, "other", 0, 0},
-		"nor if it says what was put": {5, "mine", 0, 0},
+		"the one that was put":        {0, "mine", false, 7},
+		"one that was there before":   {0, "other", true, 0},
+		"the one that was known":      {7, "other", false, 7},
+		"not the one that was known":  {5, "other", false, 0},
+		"nor if it says what was put": {5, "mine", false, 0},
 	} {
 		q := newQueue(Config{Keys: store.NewKeys("/b/"), Host: "h", Instance: "i"}, &Space{})
 		k := &demandKey{pools: []string{"db"}, created: c.known}
@@ -71,9 +73,28 @@ func TestAKeyWhoseAnswerIsLostIsKnownByItsValue(t *testing.T) {
 		it.move(key, c.known, []byte("mine"), 3)
 		k.move()
 		q.resolve(it, []*mvccpb.KeyValue{{Key: []byte(key), Value: []byte(c.value), CreateRevision: 7, ModRevision: 9, Lease: 3}})
-		if k.name != c.name || k.created != c.created || q.byName[c.name] != k {
+		if (k.name != 0) != c.renamed || k.created != c.created || q.byName[k.name] != k {
 			t.Errorf("%s: it has name %d and was created in revision %d", what, k.name, k.created)
 		}
+	}
+}
+
+// Who may write the demands keys of an instance in one pool can't keep it busy with names that are in use.
+func TestNamesThatOthersHaveTakenCostLittle(t *testing.T) {
+	r := newRig(t)
+	r.limit(1, false)
+	r.ask("held", 1, store.Extra{})
+	r.pass(time.Second)
+	for n := range 300 {
+		value := wire.EncodeDemands([]wire.Demand{{Claim: fmt.Sprint("other-", n), Pools: map[string]int{"db": 1}}})["db"]
+		key := r.keys.Demand(wire.DemandKey{Pool: "db", Host: r.h.name, Instance: "i", Name: n})
+		r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, value, 0)}})
+	}
+	before := r.sent
+	c := r.ask("waits", 1, store.Extra{})
+	r.pass(time.Second)
+	if sent := r.sent - before; sent > 3 || c.demand.ref() == (wire.DemandRef{}) {
+		t.Errorf("%d transactions, it waits as %+v", sent, c.demand.ref())
 	}
 }
 
