@@ -40,11 +40,9 @@ func (l *loop) own() list.Own {
 	o := l.e.named()
 	l.written.at(0, l.e.cfg.Backend.History())
 	o.Revision, o.Trouble = l.written.revision, l.e.cfg.Leases.Trouble()
-	for _, w := range l.owner.Waiters() {
-		o.Waiting = append(o.Waiting, list.OwnDemand(w))
-	}
+	o.Waiting = l.owner.Waiters()
 	for _, e := range l.requests.early() {
-		o.Waiting = append(o.Waiting, list.OwnDemand(wants(e.request, e.claim.Since())))
+		o.Waiting = append(o.Waiting, wants(e.request, e.claim.Since()))
 	}
 	return o
 }

@@ -23,7 +23,7 @@ const (
 
 // unpublished is a claim that waits, and that was not published yet.
 type unpublished struct {
-	owner.Waiter
+	list.OwnDemand
 	known string // the reason as far as its owner knows it
 }
 
@@ -74,19 +74,19 @@ func (w *waitings) act(ctx context.Context) {
 	}
 	w.busy = true
 	all, reasons := w.fresh, make([]string, len(w.fresh))
-	own := make([]list.Own, len(all))
+	demands := make([]list.OwnDemand, len(all))
 	for i, e := range all {
-		own[i] = w.e.one(w.not[e].Waiter) // nothing is read of those that are published
+		demands[i] = w.not[e].OwnDemand // nothing is read of those that are published
 	}
 	w.fresh = nil
 	w.e.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, reasonTimeout)
 		defer cancel()
 		for i := range all {
-			if len(own[i].Waiting[0].Pools) == 0 {
+			if len(demands[i].Pools) == 0 {
 				continue
 			}
-			if r, err := w.e.Reason(ctx, own[i]); err == nil {
+			if r, err := w.e.Reason(ctx, demands[i]); err == nil {
 				reasons[i] = r.Text
 			}
 		}
@@ -123,18 +123,11 @@ func knownReason(short []string, why owner.Why) string {
 	return "waiting its turn"
 }
 
-// one returns what the instance knows of one of its claims that wait.
-func (e *Engine) one(w owner.Waiter) list.Own {
-	o := e.named()
-	o.Waiting = []list.OwnDemand{list.OwnDemand(w)}
-	return o
-}
-
 // reason reads why a claim waits. It is false if that is not known.
-func (e *Engine) reason(ctx context.Context, w owner.Waiter) (pool.Reason, bool) {
+func (e *Engine) reason(ctx context.Context, d list.OwnDemand) (pool.Reason, bool) {
 	ctx, cancel := context.WithTimeout(ctx, reasonTimeout)
 	defer cancel()
-	r, err := e.Reason(ctx, e.one(w))
+	r, err := e.Reason(ctx, d)
 	return r, err == nil
 }
 
@@ -146,7 +139,7 @@ func (e *Engine) timedOut(ctx context.Context, c *owner.Claim, waited time.Durat
 	if err := e.Trouble(); err != nil {
 		return err
 	}
-	w, err := ask(ctx, e, func() owner.Waiter {
+	w, err := ask(ctx, e, func() list.OwnDemand {
 		if en := e.requests.byID[c.Request().ID]; en != nil { // another request may have asked for it
 			if w, ok := en.claim.Waits(); ok {
 				return w
@@ -166,12 +159,12 @@ func (e *Engine) timedOut(ctx context.Context, c *owner.Claim, waited time.Durat
 }
 
 // wants returns a request as it would wait.
-func wants(r *pool.Request, since time.Time) owner.Waiter {
+func wants(r *pool.Request, since time.Time) list.OwnDemand {
 	d := wire.Demand{Claim: r.ID, Pools: r.Slots, Priority: r.Priority, Sole: r.Sole, Since: wire.Time(since), Holder: r.Holder}
 	if r.Since > 0 {
 		d.Stamp = &wire.Stamp{Revision: r.Since}
 	}
-	return owner.Waiter{Demand: d}
+	return list.OwnDemand{Demand: d}
 }
 
 // explained returns the refusal of a claim that does not wait with what is in its way, if that is known.

@@ -69,8 +69,7 @@ func TestAReasonNeedsOneDemandOfTheInstance(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			own.Waiting = []OwnDemand{{*q.Demand, q.ref.Created}}
-			if got, err := s.By(own).Reason(); err != nil || cmp.Diff(why.Reason, got) != "" {
+			if got, err := s.Reason(OwnDemand{*q.Demand, q.ref.Created}); err != nil || cmp.Diff(why.Reason, got) != "" {
 				t.Fatalf("seed %d: %s: %v\n%s", seed, q.Claim, err, cmp.Diff(why.Reason, got))
 			}
 			reasons++
@@ -144,14 +143,13 @@ func TestReasonsAreReadForATenthOfTheTime(t *testing.T) {
 		b := newBench(t)
 		b.w.hold("a", "two", db(3))
 		at := b.write()
-		own := func(id string) Own {
-			d := wire.Demand{Claim: id, Pools: db(1), Since: epoch, Holder: pool.Holder{Host: "one", Instance: "i"}}
-			return Own{Host: "one", Instance: "i", Waiting: []OwnDemand{{Demand: d}}}
+		demand := func(id, host string) OwnDemand {
+			return OwnDemand{Demand: wire.Demand{Claim: id, Pools: db(1), Since: epoch, Holder: pool.Holder{Host: host, Instance: "i"}}}
 		}
 		ask := func() {
 			t.Helper()
 			for i := range 50 {
-				r, err := b.Reason(t.Context(), own(fmt.Sprint("w", i)))
+				r, err := b.Reason(t.Context(), demand(fmt.Sprint("w", i), "one"))
 				if err != nil || r.Text != "pool 'db' full (3/3 slots)" || r.Position != 1 || r.Waiting != 1 {
 					t.Fatalf("w%d: %+v, %v", i, r, err)
 				}
@@ -182,9 +180,7 @@ func TestReasonsAreReadForATenthOfTheTime(t *testing.T) {
 		if ask(); reads.Load() == 0 {
 			t.Error("what is too old is shown")
 		}
-		held := own("a")
-		held.Host = "two"
-		if _, err := b.Reason(t.Context(), held); problem.CodeOf(err) != problem.ClaimNotFound {
+		if _, err := b.Reason(t.Context(), demand("a", "two")); problem.CodeOf(err) != problem.ClaimNotFound {
 			t.Error(err)
 		}
 	})

@@ -467,7 +467,7 @@ func TestClaimsForTheSameStepAreOneWaiter(t *testing.T) {
 			t.Errorf("%s: %v, %d wait, %v", name, ids, d.Waiting, err)
 		}
 	}
-	if r, err := s.By(own).Reason(); err != nil || r.Position != 1 || r.Waiting != 3 {
+	if r, err := s.Reason(own.Waiting[0]); err != nil || r.Position != 1 || r.Waiting != 3 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if y, err := s.Why("u"); err != nil || y.Reason.Position != 3 || y.Reason.Waiting != 3 {

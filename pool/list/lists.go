@@ -98,15 +98,14 @@ func (l *Lists) Why(ctx context.Context, id string) (pool.Why, error) {
 	}, problem.ClaimNotFound)
 }
 
-// Reason returns why a demand of an instance waits, which is the only one that it names: its others are shown as etcd has them. It is
-// read at most once a second for the claims that wait for the same pools, and for at most a tenth of the time, and no more
-// of a pool is read than is bounded: if more claims wait, it has no position. If the claim is held it is a ClaimNotFound problem.
-func (l *Lists) Reason(ctx context.Context, o Own) (pool.Reason, error) {
-	s, err := l.read(ctx, briefPrefix+strings.Join(sortedNames(o.Waiting[0].Pools), ","), false)
+// Reason is [State.Reason] of what is read at most once a second for the claims that wait for the same pools, and for at most a
+// tenth of the time. No more of a pool is read than is bounded: if more claims wait, the reason has no position.
+func (l *Lists) Reason(ctx context.Context, d OwnDemand) (pool.Reason, error) {
+	s, err := l.read(ctx, briefPrefix+strings.Join(sortedNames(d.Pools), ","), false)
 	if err != nil {
 		return pool.Reason{}, err
 	}
-	return s.By(o).Reason()
+	return s.Reason(d)
 }
 
 // again asks once more for what is not found: it may have been created just now.

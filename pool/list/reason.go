@@ -17,12 +17,13 @@ const (
 	manyBefore = 1000
 )
 
-// Reason returns why a demand of an instance waits, which is the only one that it names: its others are shown as etcd has them. If
-// the claim is held it is a ClaimNotFound problem.
-func (s *State) Reason() (pool.Reason, error) {
+// Reason returns why a demand waits, as its instance knows it. All others are shown as etcd has them. If the claim is held it is a
+// ClaimNotFound problem.
+func (s *State) Reason(d OwnDemand) (pool.Reason, error) {
+	s = s.By(Own{Host: d.Holder.Host, Instance: d.Holder.Instance, Waiting: []OwnDemand{d}})
 	own := s.own.waiters(s)
 	if len(own) == 0 {
-		return pool.Reason{}, problem.New(problem.ClaimNotFound, "claim %q does not wait", s.own.Waiting[0].Claim)
+		return pool.Reason{}, problem.New(problem.ClaimNotFound, "claim %q does not wait", d.Claim)
 	}
 	w, queue := own[0], s.waiting()
 	i := slices.IndexFunc(queue, w.same)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/list"
 	"github.com/berthhq/berth/pool/wire"
 )
 
@@ -24,7 +25,7 @@ func TestWaitersAreThoseThatHaveNotEnded(t *testing.T) {
 		o.queue.add(c, []string{"db"})
 		claims = append(claims, c)
 	}
-	want := func(what string, ids ...string) []Waiter {
+	want := func(what string, ids ...string) []list.OwnDemand {
 		t.Helper()
 		var got []string
 		all := o.Waiters()
