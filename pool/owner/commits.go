@@ -58,7 +58,7 @@ func (o *commits) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
 	o.reroute()
 	p := &plan{commits: o, b: b, now: now, at: at, reuse: newReuse()}
 	if kind == onlyDeletes {
-		o.repeatDeletions(b)
+		o.putAllOff()
 		p.deletions()
 	} else if o.repeat(b); len(o.again) == 0 && !b.single {
 		p.all()

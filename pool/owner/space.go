@@ -91,23 +91,15 @@ func (s *Space) committed(b *batch, g *store.Guard, revision int64) {
 	}
 }
 
-// repeatDeletions adds what was to be sent again and only deletes. What else concerns claims that are to be released is put off.
-func (o *commits) repeatDeletions(b *batch) {
-	var later []*item
+// putAllOff has all that was to be sent again done later: what only deletes is then done in a full etcd, too.
+func (o *commits) putAllOff() {
 	for _, it := range o.takeAgain() {
-		switch {
-		case it.kind == marks, it.kind == takes && it.from == nil:
-			later = append(later, it)
-		case it.kind == takes, it.kind == moves, it.claim != nil && it.claim.combined != nil:
-			o.putOff(it)
-		case !b.add(it):
-			later = append(later, it)
-		}
+		o.putOff(it)
 	}
-	o.resend(later, o.isolated && len(later) > 0)
+	o.isolated = false
 }
 
-// putOff has what an item was to do done later.
+// putOff has what an item was to do done later, with others.
 func (o *commits) putOff(it *item) {
 	switch it.kind {
 	case frees:
