@@ -161,6 +161,9 @@ func (b *batch) compares(it *item) int {
 
 // request returns the transaction. If it fails as a whole, it reads the guard.
 func (b *batch) request(g *store.Guard) *pb.TxnRequest {
+	if b.kind == probes {
+		return g.FenceTxn()
+	}
 	t := &pb.TxnRequest{Compare: []*pb.Compare{g.Compare()}, Success: []*pb.RequestOp{g.Put()}, Failure: []*pb.RequestOp{g.Get()}}
 	if b.kind == onlyDeletes {
 		t.Success[0] = g.Get()

@@ -22,22 +22,18 @@ type commits struct {
 	queue    *queue
 	offers   *offers
 	outcomes *outcomes
-	guard    store.Guard
-	space    *Space
 	leases   Leases
+	sender
 
 	want     []*Claim // to be taken directly, in the order of their arrival
 	routed   int      // so many of the first ones were judged since something was read, and a transaction is under way
 	releases []*Claim
 	drops    []*offered // offers keys to be deleted
 	again    []*item    // of a transaction that failed, to be sent with a child for each
-	isolated bool       // these, each in a transaction of its own
 	shelf    shelf[*item]
-	flight   *batch
 	split    int // so many more transactions have a child for each item
 	wakes    time.Duration
-	suspects []store.LeaseID // that etcd may not know
-	turn     *turn           // of demands, nil if none has its turn
+	turn     *turn // of demands, nil if none has its turn
 	surveys  *surveys
 }
 
@@ -48,32 +44,25 @@ func (o *commits) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
 		return nil, false
 	}
 	o.wakes = 0
-	kind := o.space.kind(now, &o.guard)
+	kind := o.kind(now)
 	if kind == probes {
-		o.flight = newProbe()
-		return o.guard.FenceTxn(), true
+		return o.send(newProbe(), now)
 	}
-	b := newBatch(kind, kind == onlyDeletes || len(o.again) > 0 || o.split > 0, o.isolated)
+	b := newBatch(kind, kind == onlyDeletes || len(o.again) > 0 || o.split > 0, o.isolated > 0)
 	o.unshelve(now)
 	o.reroute()
 	p := &plan{commits: o, b: b, now: now, at: at, reuse: newReuse()}
 	if kind == onlyDeletes {
 		o.putAllOff()
 		p.deletions()
-	} else if o.repeat(b); len(o.again) == 0 && !b.single {
+	} else if o.repeat(b); len(o.again) == 0 {
 		p.all()
 	}
 	if len(b.items) == 0 {
 		return nil, false
 	}
-	if kind == withPuts {
-		o.space.tries(now)
-	}
-	if o.split > 0 {
-		o.split--
-	}
-	o.flight = b
-	return b.request(&o.guard), true
+	o.split = max(0, o.split-1)
+	return o.send(b, now)
 }
 
 // repeat adds what failed together with others, as far as there is space.
@@ -90,12 +79,11 @@ func (o *commits) repeat(b *batch) {
 	for len(o.again) > 0 && b.add(o.again[0]) {
 		o.again = o.again[1:]
 	}
-	o.isolated = o.isolated && len(o.again) > 0
 }
 
-// resend has items sent again, each as a child: together, or each in a transaction of its own. The queue puts the demands keys
-// among them, if they still need that: a demand is not to leave the queue while its claim may not be taken.
-func (o *commits) resend(items []*item, isolated bool) {
+// resend has items sent again, each as a child. The queue puts the demands keys among them, if they still need that: a demand is not
+// to leave the queue while its claim may not be taken.
+func (o *commits) resend(items []*item) {
 	for _, it := range items {
 		if it.kind == moves {
 			o.queue.stay(it.key)
@@ -103,11 +91,7 @@ func (o *commits) resend(items []*item, isolated bool) {
 			o.again = append(o.again, it)
 		}
 	}
-	o.isolated = isolated
 }
-
-// suspect records that etcd may not know the lease of a claim.
-func (o *commits) suspect(id store.LeaseID) { o.suspects = append(o.suspects, id) }
 
 // wake has Next called at a time.
 func (o *commits) wake(at time.Duration) {
@@ -153,13 +137,6 @@ func (o *commits) takeDrops() []*offered {
 	return all
 }
 
-// takeSuspects returns the leases that etcd may not know, and forgets them.
-func (o *commits) takeSuspects() []store.LeaseID {
-	all := o.suspects
-	o.suspects = nil
-	return all
-}
-
 // serve has demands committed whose turn it is, instead of those of an earlier survey that are left: in a full etcd none are.
 func (o *commits) serve(t *turn) { o.turn = t }
 
@@ -173,40 +150,21 @@ func (o *commits) takeTurn() *turn {
 // drop has an offers key deleted.
 func (o *commits) drop(of *offered) { o.drops = append(o.drops, of) }
 
-// Fence returns the transaction that fences earlier writes of this half.
-func (o *commits) Fence() *pb.TxnRequest { return o.space.fence(&o.guard) }
-
-// Fenced takes the answer to Fence.
-func (o *commits) Fenced(resp *pb.TxnResponse) bool { return o.space.fenced(&o.guard, resp) }
-
 // Answer takes the answer to Next, or the error that there was instead. It returns true if the outcome is unknown, or
 // another process has written as this instance.
 func (o *commits) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
-	b := o.flight
-	switch {
-	case err != nil && store.OutcomeUnknown(err):
-		return true
-	case err != nil:
-		o.flight = nil
+	b, is := o.answer(resp, err)
+	switch is {
+	case isRefused:
 		o.refused(b, err)
-		return false
-	case b.kind == probes:
-		o.flight = nil
-		o.space.fenced(&o.guard, resp)
-		return false
-	case !resp.Succeeded && o.guard.Foreign(resp):
-		return true
+	case isFailed:
+		o.resend(b.items)
+	case isDone:
+		o.outcomes.counts.sent(len(b.items))
+		o.answered(b, resp, true) // a demand that ends is not in its key any longer
+		o.answered(b, resp, false)
 	}
-	o.flight = nil
-	if !resp.Succeeded {
-		o.resend(b.items, false)
-		return false
-	}
-	o.space.committed(b, &o.guard, resp.Header.Revision)
-	o.outcomes.counts.sent(len(b.items))
-	o.answered(b, resp, true) // a demand that ends is not in its key any longer
-	o.answered(b, resp, false)
-	return false
+	return is == isUnknown
 }
 
 // answered records what has become of the items that move demands keys, or of the others.
@@ -438,8 +396,7 @@ func (o *commits) mainOf(it *item) string {
 
 // Resolved takes the answer to Unresolved.
 func (o *commits) Resolved(resp *pb.TxnResponse) {
-	b := o.flight
-	o.flight = nil
+	b := o.resolved()
 	o.memory.forget()
 	ids := resp.Responses[len(b.items):]
 	for i, it := range b.items {

@@ -74,8 +74,8 @@ func New(cfg Config) *Owner {
 	}
 	o.queue = newQueue(cfg, o.space)
 	o.commits = &commits{
-		memory: &o.memory, queue: o.queue, offers: o.offers, outcomes: o.outcomes, space: o.space, leases: cfg.Leases,
-		guard: store.NewGuard(keys.Guard(cfg.Host, cfg.Instance)),
+		memory: &o.memory, queue: o.queue, offers: o.offers, outcomes: o.outcomes, leases: cfg.Leases,
+		sender: sender{space: o.space, guard: store.NewGuard(keys.Guard(cfg.Host, cfg.Instance))},
 	}
 	o.surveys = newSurveys(o.commits, cfg)
 	o.commits.surveys = o.surveys

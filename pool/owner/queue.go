@@ -29,9 +29,8 @@ type leaseOf struct {
 type queue struct {
 	keys           wire.Keys
 	host, instance string
-	guard          store.Guard
-	space          *Space
 	leases         Leases
+	sender
 
 	fresh   []*demand // in no key yet
 	byName  map[int]*demandKey
@@ -43,12 +42,9 @@ type queue struct {
 	short   map[string]int  // and how many of these keep a pool pending
 	ended   map[string]bool // pools of demands that have ended since they were surveyed last, while nobody dispatches
 
-	flight   *batch
-	role     roleSeen
-	suspects []store.LeaseID // that etcd may not know
-	polls    int
-	isolated int // so many more transactions have one part each
-	shelf    shelf[refusedPart]
+	role  roleSeen
+	polls int
+	shelf shelf[refusedPart]
 
 	collecting collecting
 	reserving  reserving
@@ -65,9 +61,8 @@ type roleSeen struct {
 
 func newQueue(cfg Config, space *Space) *queue {
 	return &queue{
-		space: space,
-		keys:  wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence,
-		guard:  store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands")),
+		keys: wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence,
+		sender: sender{space: space, guard: store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands"))},
 		byName: map[int]*demandKey{}, short: map[string]int{}, ended: map[string]bool{}, reserving: reserving{after: map[string]time.Duration{}}, pending: map[string]bool{}, ranks: map[string]*rank{},
 	}
 }
@@ -175,13 +170,6 @@ func (q *queue) placed() (n int) {
 func (q *queue) roleTaken() {
 	q.left = false
 	q.pend()
-}
-
-// takeSuspects returns the leases that etcd may not know, and forgets them.
-func (q *queue) takeSuspects() []store.LeaseID {
-	all := q.suspects
-	q.suspects = nil
-	return all
 }
 
 // pend has the pools pending again that demands keep so.
@@ -315,10 +303,9 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 	if q.flight != nil {
 		return nil, false
 	}
-	kind := q.space.kind(now, &q.guard)
+	kind := q.kind(now)
 	if kind == probes {
-		q.flight = newProbe()
-		return q.guard.FenceTxn(), true
+		return q.send(newProbe(), now)
 	}
 	q.unshelve(now)
 	q.reserve(now)
@@ -359,15 +346,9 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 		}
 	}
 	if len(b.items)+len(b.pending) == 0 {
-		q.isolated = 0
 		return nil, false
 	}
-	if kind == withPuts {
-		q.space.tries(now)
-	}
-	q.isolated = max(0, q.isolated-1)
-	q.flight = b
-	return b.request(&q.guard), true
+	return q.send(b, now)
 }
 
 // mayPend reports whether a transaction may have a pool pending.
@@ -390,17 +371,11 @@ func (q *queue) unshelve(now time.Duration) {
 	}
 }
 
-// isolate has so many transactions have one part each.
-func (q *queue) isolate(transactions int) { q.isolated = transactions }
-
 // shelve has a key that is to be put later, and not yet.
 func (q *queue) shelve(k *demandKey) {
 	q.changed = slices.DeleteFunc(q.changed, func(o *demandKey) bool { return o == k })
 	q.shelf.put(refusedPart{key: k})
 }
-
-// suspect records that etcd may not know the lease of demands.
-func (q *queue) suspect(id store.LeaseID) { q.suspects = append(q.suspects, id) }
 
 // place puts demands without a key into new keys, those with the same pools together.
 func (q *queue) place() {
@@ -475,29 +450,18 @@ func (q *queue) spell(it *item, ending map[*demand]bool) {
 // Answer takes the answer to Next, or the error that there was instead. It returns true if the outcome is unknown, or
 // another process has written as this instance.
 func (q *queue) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
-	b := q.flight
-	switch {
-	case err != nil && store.OutcomeUnknown(err):
-		return true
-	case err != nil:
-		q.flight = nil
+	b, is := q.answer(resp, err)
+	switch is {
+	case isRefused:
 		q.refused(b, err)
-		return false
-	case b.kind == probes:
-		q.flight = nil
-		q.space.fenced(&q.guard, resp)
-		return false
-	case !resp.Succeeded:
-		return true // the guard is all that is compared
+	case isDone: // the guard is all that is compared
+		for i, it := range b.items {
+			q.moved(it, resp.Responses[i+1].GetResponseTxn().Succeeded, resp.Header.Revision)
+		}
+		q.role = roleSeen{resp.Header.Revision, resp.Responses[len(b.items)+1].GetResponseRange()}
+		q.left = len(q.role.kv.Kvs) == 0 && (q.left || len(b.pending) > 0)
 	}
-	q.flight = nil
-	q.space.committed(b, &q.guard, resp.Header.Revision)
-	for i, it := range b.items {
-		q.moved(it, resp.Responses[i+1].GetResponseTxn().Succeeded, resp.Header.Revision)
-	}
-	q.role = roleSeen{resp.Header.Revision, resp.Responses[len(b.items)+1].GetResponseRange()}
-	q.left = len(q.role.kv.Kvs) == 0 && (q.left || len(b.pending) > 0)
-	return false
+	return is == isUnknown
 }
 
 // moved records that a key was put or deleted in a revision, or is not as it was known.
@@ -615,12 +579,6 @@ func (q *queue) find(ref wire.DemandRef) (d *demand, unknown bool) {
 	return k.list[i], false
 }
 
-// Fence returns the transaction that fences earlier writes of this half.
-func (q *queue) Fence() *pb.TxnRequest { return q.space.fence(&q.guard) }
-
-// Fenced takes the answer to Fence.
-func (q *queue) Fenced(resp *pb.TxnResponse) bool { return q.space.fenced(&q.guard, resp) }
-
 // Unresolved returns the transaction that reads what has become of one with an unknown outcome.
 func (q *queue) Unresolved() *pb.TxnRequest {
 	t := &pb.TxnRequest{}
@@ -632,8 +590,7 @@ func (q *queue) Unresolved() *pb.TxnRequest {
 
 // Resolved takes the answer to Unresolved.
 func (q *queue) Resolved(resp *pb.TxnResponse) {
-	b := q.flight
-	q.flight = nil
+	b := q.resolved()
 	for i, it := range b.items {
 		q.resolve(it, resp.Responses[i].GetResponseRange().Kvs)
 	}

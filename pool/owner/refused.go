@@ -39,7 +39,7 @@ func (o *commits) refused(b *batch, err error) {
 	}
 	switch {
 	case about == ofNone:
-		o.resend(b.items, o.isolated)
+		o.resend(b.items)
 	case about == ofLease && !foreign:
 		for _, it := range b.items {
 			o.leaseless(it)
@@ -56,7 +56,8 @@ func (o *commits) refused(b *batch, err error) {
 				each = append(each, it)
 			}
 		}
-		o.resend(each, true)
+		o.resend(each)
+		o.isolate(len(each))
 	}
 }
 

@@ -3,10 +3,7 @@ package owner
 import (
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
 )
 
 const (
@@ -44,18 +41,6 @@ func (s *Space) Wakes() time.Duration {
 	return s.next
 }
 
-// kind returns what the next transaction of a half may do.
-func (s *Space) kind(now time.Duration, g *store.Guard) batchKind {
-	switch {
-	case s.full && now < s.next:
-		return onlyDeletes
-	case !g.Placed():
-		s.tries(now)
-		return probes
-	}
-	return withPuts
-}
-
 // tries records that something is put: one transaction at a time finds out whether etcd has space again.
 func (s *Space) tries(now time.Duration) {
 	if s.full {
@@ -66,37 +51,12 @@ func (s *Space) tries(now time.Duration) {
 // found records that etcd has carried out a put.
 func (s *Space) found() { *s = Space{} }
 
-// fence returns the transaction that fences earlier ones: in a full etcd it deletes the guard.
-func (s *Space) fence(g *store.Guard) *pb.TxnRequest {
-	if s.full {
-		return g.DeleteFenceTxn()
-	}
-	return g.FenceTxn()
-}
-
-// fenced takes the answer to fence, or to the put of a guard that was deleted.
-func (s *Space) fenced(g *store.Guard, resp *pb.TxnResponse) bool {
-	done := g.Answer(resp)
-	if done && g.Placed() {
-		s.found()
-	}
-	return done
-}
-
-// committed records that a transaction was carried out in a revision.
-func (s *Space) committed(b *batch, g *store.Guard, revision int64) {
-	if b.kind == withPuts {
-		g.Committed(revision)
-		s.found()
-	}
-}
-
 // putAllOff has all that was to be sent again done later: what only deletes is then done in a full etcd, too.
 func (o *commits) putAllOff() {
 	for _, it := range o.takeAgain() {
 		o.putOff(it)
 	}
-	o.isolated = false
+	o.isolate(0)
 }
 
 // putOff has what an item was to do done later, with others.
