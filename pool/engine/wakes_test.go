@@ -118,5 +118,9 @@ func TestAClaimOfAPoolThatIsDeletedIsRefused(t *testing.T) {
 		}
 		w.release(w.engines[0], held)
 		w.release(w.engines[1], other.got())
+		w.pass(5 * time.Second)
+		if h, err := ask(w.Context(), w.engines[1], func() hosting { return *w.engines[1].hosting }); err != nil || h.role == 0 || h.state != asleep {
+			t.Errorf("its dispatcher does not sleep: %v, role %d, %v", h.state, h.role, err)
+		}
 	})
 }

@@ -74,6 +74,7 @@ func (p *plan) commitOffer(of *offered) (done bool) {
 			d.claim.arrive(d.claim.came, d.claim.since, p.memory.begun)
 			p.memory.reread(d.claim.pools, p.now)
 			p.unqueue(d)
+			unused = append(unused, offer.Demand)
 			continue
 		}
 		d.unfit()
