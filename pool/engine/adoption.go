@@ -8,7 +8,6 @@ import (
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/pool/wire"
 )
 
 // adopting says how far an instance is with what an earlier process of it has left.
@@ -46,7 +45,7 @@ func (a *adoption) begin(ctx context.Context) {
 		return
 	}
 	a.state = adoptNow
-	b, keys, before := a.e.cfg.Backend, wire.Keys{Keys: a.e.cfg.Keys}, a.queue.fencedAt
+	b, keys, before := a.e.cfg.Backend, a.e.keys, a.queue.fencedAt
 	var kvs []*mvccpb.KeyValue
 	a.e.fetch(ctx, func(ctx context.Context) (err error) {
 		if err = endEarlier(ctx, b, keys, a.e.cfg.Host, a.e.cfg.Instance, before, a.ids); err == nil {

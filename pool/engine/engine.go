@@ -49,6 +49,7 @@ type Config struct {
 // Engine makes the claims of one instance.
 type Engine struct {
 	cfg     Config
+	keys    wire.Keys
 	start   time.Time
 	inbox   *inbox
 	tasks   sync.WaitGroup // goroutines of the loop
@@ -69,7 +70,7 @@ func New(cfg Config) *Engine {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	cfg.Logger = cfg.Logger.Named("pool")
-	e := &Engine{cfg: cfg, start: time.Now(), inbox: newInbox(), stopped: make(chan struct{}), ready: make(chan struct{})}
+	e := &Engine{cfg: cfg, keys: wire.Keys{Keys: cfg.Keys}, start: time.Now(), inbox: newInbox(), stopped: make(chan struct{}), ready: make(chan struct{})}
 	e.metrics = newMetrics(cfg.Kind)
 	e.specs, e.contact, e.Lists = newSpecs(cfg.Backend, cfg.Keys), newContact(e), list.NewLists(cfg.Backend, cfg.Keys, e.own)
 	e.loop, e.feeds = newLoop(e), newPoolFeeds(e)

@@ -7,7 +7,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool/wire"
 )
 
 // follows is the watches of an instance of which a claim has waited: of the offers to it, and of who dispatches.
@@ -24,7 +23,7 @@ func (f *follows) act(ctx context.Context) {
 	if f.offers != nil || f.owner.Waiting() == 0 {
 		return
 	}
-	role := store.KeyRange{Key: wire.Keys{Keys: f.e.cfg.Keys}.Role()}
+	role := store.KeyRange{Key: f.e.keys.Role()}
 	f.offers = newTail(f.e, store.Prefix(f.owner.Watched()), f.polls.soon, f.offered)
 	f.role = newTail(f.e, role, f.polls.soon, f.polls.shown)
 	f.offers.open(ctx)

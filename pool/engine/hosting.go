@@ -153,7 +153,7 @@ func (h *hosting) act(ctx context.Context, now time.Duration) {
 		return
 	}
 	if h.bell == nil {
-		h.bell = newTail(h.e, store.Prefix(h.pending()), h.wake, h.ring)
+		h.bell = newTail(h.e, store.Prefix(h.e.keys.Pending("")), h.wake, h.ring)
 		h.bell.open(ctx)
 	}
 	if h.state == awake {
@@ -176,8 +176,6 @@ func (h *hosting) act(ctx context.Context, now time.Duration) {
 		}
 	}
 }
-
-func (h *hosting) pending() string { return wire.Keys{Keys: h.e.cfg.Keys}.Pending("") }
 
 // wake has the dispatcher follow all pools with demands: there may be some.
 func (h *hosting) wake() { h.rung = math.MaxInt64 }
@@ -204,7 +202,7 @@ func (h *hosting) list(ctx context.Context) {
 		h.reread++
 	}
 	h.state, h.early, h.known = listing, nil, true
-	d, l, keys := h.d, dispatch.Listing{}, wire.Keys{Keys: h.e.cfg.Keys}
+	d, l, keys := h.d, dispatch.Listing{}, h.e.keys
 	h.e.fetch(ctx, func(ctx context.Context) (err error) {
 		l, err = listOffers(ctx, h.e.cfg.Backend, keys)
 		return err
@@ -274,7 +272,7 @@ func (h *hosting) readPools(ctx context.Context, now time.Duration) {
 		return
 	}
 	h.wants.begin()
-	d, l, keys := h.d, dispatch.Listing{Pools: names}, wire.Keys{Keys: h.e.cfg.Keys}
+	d, l, keys := h.d, dispatch.Listing{Pools: names}, h.e.keys
 	h.e.fetch(ctx, func(ctx context.Context) (err error) {
 		l, err = listPools(ctx, h.e.cfg.Backend, keys, names)
 		return err

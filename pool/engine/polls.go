@@ -11,7 +11,6 @@ import (
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/dispatch"
-	"github.com/berthhq/berth/pool/wire"
 )
 
 // firstPoll is when a poll follows the first claim that waits, and mostPoll how long after a poll the next one comes at the latest.
@@ -33,7 +32,7 @@ type polls struct {
 
 func newPolls(l *loop) *polls {
 	cfg := l.e.cfg
-	return &polls{loop: l, succession: dispatch.NewSuccession(wire.Keys{Keys: cfg.Keys}, cfg.Host, cfg.Instance, cfg.Kind)}
+	return &polls{loop: l, succession: dispatch.NewSuccession(l.e.keys, cfg.Host, cfg.Instance, cfg.Kind)}
 }
 
 // Lead says whether the instance is the leading coordinator, which dispatches before all others.

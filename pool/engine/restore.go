@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool/wire"
 )
 
 // rememberFor is for how long what is remembered of pools counts without an answer of etcd.
@@ -56,7 +55,7 @@ func (r *restore) begin(ctx context.Context) {
 // endRestored ends what a snapshot has brought back of the wait queue, but for the leases of claims. Right after a restore etcd may
 // not answer: it tries again until it has, or etcd is restored once more.
 func endRestored(ctx context.Context, e *Engine, claims []store.LeaseID) {
-	b, keys := e.cfg.Backend, wire.Keys{Keys: e.cfg.Keys}
+	b, keys := e.cfg.Backend, e.keys
 	history := b.History()
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
 		err := endEarlier(ctx, b, keys, e.cfg.Host, e.cfg.Instance, math.MaxInt64, claims)
