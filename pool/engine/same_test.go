@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -138,6 +139,21 @@ func TestAPlaceIsKeptForAClientThatComesBack(t *testing.T) {
 			}
 			w.empty()
 		})
+	}
+}
+
+// An identity has at most half of the places that can be kept, and leaves nothing when they are forgotten.
+func TestAnIdentityLeavesPlacesToOthers(t *testing.T) {
+	p := places{}
+	for i := range 2 * maxPlaces {
+		p.add(place{request: &pool.Request{ID: fmt.Sprint(i), Holder: pool.Holder{ClaimedBy: "a"}}, until: keepPlace})
+	}
+	p.add(place{request: &pool.Request{ID: "b", Holder: pool.Holder{ClaimedBy: "b"}}, until: keepPlace})
+	if len(p["a"]) != maxPlaces/2 || len(p["b"]) != 1 {
+		t.Errorf("%d and %d places", len(p["a"]), len(p["b"]))
+	}
+	if p.age(keepPlace); len(p) > 0 {
+		t.Errorf("%d have places", len(p))
 	}
 }
 

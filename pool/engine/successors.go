@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -13,7 +14,7 @@ const (
 	// successorPatience is how long a request that does not wait is kept for a claim of its id to end.
 	successorPatience = 5 * time.Second
 	// keepPlace is how long a claim that nobody asks for any longer keeps its place in the wait queue, and maxPlaces bounds
-	// how many do.
+	// how many do: an identity has at most as many as are free for others.
 	keepPlace = 10 * time.Second
 	maxPlaces = 10_000
 )
@@ -77,30 +78,44 @@ type place struct {
 	until time.Duration
 }
 
-// places are kept for the same requests again, by the ids of the claims and who has asked for them: nobody else ends one.
-type places map[placeKey]place
+// places are kept for the same requests again, by who has asked for the claims and their ids: nobody else ends one.
+type places map[string]map[placeKey]place
 
-type placeKey struct{ id, by, bind string }
+type placeKey struct{ id, bind string }
 
-func placeOf(r *pool.Request) placeKey { return placeKey{r.ID, r.Holder.ClaimedBy, r.Holder.Bind} }
+func placeOf(r *pool.Request) (by string, of placeKey) {
+	return r.Holder.ClaimedBy, placeKey{r.ID, r.Holder.Bind}
+}
 
 // keep keeps the place of a claim, if it has one.
 func (p places) keep(e *entry, now time.Duration) {
 	if at, ok := e.claim.Place(); ok {
-		if len(p) >= maxPlaces {
-			p.age(now)
-		}
-		if len(p) < maxPlaces {
-			p[placeOf(e.request)] = place{e.request, at, now + keepPlace}
-		}
+		p.add(place{e.request, at, now + keepPlace})
 	}
+}
+
+// add adds a place, unless who has asked for it has as many as are free.
+func (p places) add(x place) {
+	free := maxPlaces
+	for _, all := range p {
+		free -= len(all)
+	}
+	by, of := placeOf(x.request)
+	if len(p[by]) >= free {
+		return
+	}
+	if p[by] == nil {
+		p[by] = map[placeKey]place{}
+	}
+	p[by][of] = x
 }
 
 // back returns a claim in the place that was kept for it, or as it is.
 func (p places) back(c *owner.Claim, now time.Duration) *owner.Claim {
 	r := c.Request()
-	kept, ok := p[placeOf(r)]
-	delete(p, placeOf(r))
+	by, of := placeOf(r)
+	kept, ok := p[by][of]
+	delete(p[by], of)
 	if ok && now < kept.until && kept.request.SameAs(r) {
 		return owner.NewClaimIn(kept.Place, r)
 	}
@@ -109,9 +124,10 @@ func (p places) back(c *owner.Claim, now time.Duration) *owner.Claim {
 
 // age forgets places that were kept long enough.
 func (p places) age(now time.Duration) {
-	for of, kept := range p {
-		if now >= kept.until {
-			delete(p, of)
+	for by, all := range p {
+		maps.DeleteFunc(all, func(_ placeKey, kept place) bool { return now >= kept.until })
+		if len(all) == 0 {
+			delete(p, by)
 		}
 	}
 }
