@@ -17,26 +17,12 @@ type stored struct {
 	since int64
 }
 
-// decode reads the spec that was put at a revision.
-func decode(key string, data []byte, revision int64) (stored, error) {
-	s, counted, err := wire.DecodeSpec(key, data, revision)
-	return stored{s, revision, counted.Since}, err
-}
-
 // change returns the value of the spec that replaces it.
 func (s stored) change(next pool.Spec) []byte {
 	if next.Limit != s.Limit {
 		return wire.EncodeSpec(next, 0)
 	}
 	return wire.EncodeSpec(next, s.since)
-}
-
-// unused returns the conditions that no slots of a pool are held, and that no claim waits for it.
-func (r Registry) unused(name string) []*pb.Compare {
-	keys := wire.Keys{Keys: r.Keys}
-	return []*pb.Compare{
-		store.NonePutSince(keys.Slots(name), 0), store.NonePutSince(keys.DemandsAll(name), 0), store.CreateEquals(keys.Pending(name), 0),
-	}
 }
 
 // removal returns the operations that delete a pool with its demands. Their owners learn that the pool does not exist when they

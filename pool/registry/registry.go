@@ -10,6 +10,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // Registry changes the specs of pools. Each change compares the spec that it was
@@ -160,7 +161,11 @@ func (r Registry) Delete(ctx context.Context, name string, condition store.Condi
 // Unused returns the conditions that the spec of a pool was last put at a revision, that no slots of the pool are held
 // and that no claim waits for it, and the operations that delete the pool then.
 func (r Registry) Unused(name string, revision int64) (ifs []*pb.Compare, then []*pb.RequestOp) {
-	return append(r.unused(name), store.ModEquals(r.Keys.Spec(name), revision)), r.removal(name)
+	keys := wire.Keys{Keys: r.Keys}
+	return []*pb.Compare{
+		store.NonePutSince(keys.Slots(name), 0), store.NonePutSince(keys.DemandsAll(name), 0), store.CreateEquals(keys.Pending(name), 0),
+		store.ModEquals(keys.Spec(name), revision),
+	}, r.removal(name)
 }
 
 // read returns the spec of a pool.
@@ -170,9 +175,10 @@ func (r Registry) read(ctx context.Context, name string) (stored, error) {
 	if err != nil || len(resp.Kvs) == 0 {
 		return stored{}, err
 	}
-	s, err := decode(key, resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+	at := resp.Kvs[0].ModRevision
+	s, counted, err := wire.DecodeSpec(key, resp.Kvs[0].Value, at)
 	if err != nil {
 		return stored{}, store.Stop(problem.New(problem.CorruptValue, "%w", err))
 	}
-	return s, nil
+	return stored{s, at, counted.Since}, nil
 }
