@@ -73,7 +73,7 @@ func (o *Owner) Adopt(kvs []*mvccpb.KeyValue, now time.Duration) (claims []*Clai
 		claims = append(claims, c)
 	}
 	for _, id := range slices.Sorted(maps.Keys(ids)) { // of no claim that is held on
-		o.commits.drop(&offered{key: string(ids[id].Key), created: ids[id].CreateRevision})
+		o.commits.drops.add(&offered{key: string(ids[id].Key), created: ids[id].CreateRevision})
 	}
 	return claims
 }
@@ -194,7 +194,7 @@ func (o *Owner) Audit(read map[string]*mvccpb.KeyValue, all, held []*Claim, mine
 			left[s.Claim] = true
 			o.orphan(kv, now)
 		} else if ok && !taken[id] && !left[id] {
-			o.commits.drop(&offered{key: key, created: kv.CreateRevision})
+			o.commits.drops.add(&offered{key: key, created: kv.CreateRevision})
 		}
 	}
 }

@@ -48,7 +48,7 @@ func (o *Owner) ReleaseWith(c *Claim, extra store.Extra, place *pool.Place) erro
 func (o *commits) stay(c *Claim, err error) {
 	w := c.combined
 	c.stay()
-	switch o.outcomes.add(Result{Claim: c, Outcome: Stays, Err: err}); {
+	switch o.outcomes.news.add(Result{Claim: c, Outcome: Stays, Err: err}); {
 	case w.gone:
 		o.leaseLost([]*Claim{c})
 	case w.plain:

@@ -1,7 +1,6 @@
 package owner
 
 import (
-	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -25,11 +24,11 @@ type commits struct {
 	leases   Leases
 	sender
 
-	want     []*Claim // to be taken directly, in the order of their arrival
-	routed   int      // so many of the first ones were judged since something was read, and a transaction is under way
-	releases []*Claim
-	drops    []*offered // offers keys to be deleted
-	again    []*item    // of a transaction that failed, to be sent with a child for each
+	want     todo[*Claim] // to be taken directly
+	routed   int          // so many of the first ones were judged since something was read, and a transaction is under way
+	releases todo[*Claim]
+	drops    todo[*offered] // offers keys to be deleted
+	again    todo[*item]    // of a transaction that failed, to be sent with a child for each
 	shelf    shelf[*item]
 	split    int // so many more transactions have a child for each item
 	wakes    time.Duration
@@ -48,14 +47,14 @@ func (o *commits) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
 	if kind == probes {
 		return o.send(newProbe(), now)
 	}
-	b := newBatch(kind, kind == onlyDeletes || len(o.again) > 0 || o.split > 0, o.isolated > 0)
+	b := newBatch(kind, kind == onlyDeletes || o.again.len() > 0 || o.split > 0, o.isolated > 0)
 	o.unshelve(now)
 	o.reroute()
 	p := &plan{commits: o, b: b, now: now, at: at, reuse: newReuse()}
 	if kind == onlyDeletes {
 		o.putAllOff()
 		p.deletions()
-	} else if o.repeat(b); len(o.again) == 0 {
+	} else if o.repeat(b); o.again.len() == 0 {
 		p.all()
 	}
 	if len(b.items) == 0 {
@@ -67,17 +66,12 @@ func (o *commits) Next(now time.Duration, at time.Time) (*pb.TxnRequest, bool) {
 
 // repeat adds what failed together with others, as far as there is space.
 func (o *commits) repeat(b *batch) {
-	valid := func(it *item) bool { return it.kind != takes || o.leases.Valid(it.claim.lease) }
-	for i := 0; i < len(o.again); {
-		if it := o.again[i]; valid(it) {
-			i++
-		} else {
-			o.again = slices.Delete(o.again, i, i+1)
+	for _, it := range o.again.take() {
+		if it.kind == takes && !o.leases.Valid(it.claim.lease) {
 			o.leaseless(it)
+		} else if b.full || !b.add(it) {
+			o.again.add(it)
 		}
-	}
-	for len(o.again) > 0 && b.add(o.again[0]) {
-		o.again = o.again[1:]
 	}
 }
 
@@ -88,7 +82,7 @@ func (o *commits) resend(items []*item) {
 		if it.kind == moves {
 			o.queue.stay(it.key)
 		} else {
-			o.again = append(o.again, it)
+			o.again.add(it)
 		}
 	}
 }
@@ -100,42 +94,11 @@ func (o *commits) wake(at time.Duration) {
 	}
 }
 
-// claim has a claim taken.
-func (o *commits) claim(c *Claim) { o.want = append(o.want, c) }
-
-// takeWant returns the claims that are to be taken, and forgets them.
-func (o *commits) takeWant() []*Claim {
-	all := o.want
-	o.want = nil
-	return all
-}
-
-// takeAgain returns the items that are to be sent again, and forgets them.
-func (o *commits) takeAgain() []*item {
-	all := o.again
-	o.again = nil
-	return all
-}
-
 // reroute has all claims judged again.
 func (o *commits) reroute() { o.routed = 0 }
 
 // noteRouted records that all were judged.
-func (o *commits) noteRouted() { o.routed = len(o.want) }
-
-// takeReleases returns the claims that are to be released, and forgets them.
-func (o *commits) takeReleases() []*Claim {
-	all := o.releases
-	o.releases = nil
-	return all
-}
-
-// takeDrops returns the offers keys that are to be deleted, and forgets them.
-func (o *commits) takeDrops() []*offered {
-	all := o.drops
-	o.drops = nil
-	return all
-}
+func (o *commits) noteRouted() { o.routed = o.want.len() }
 
 // serve has demands committed whose turn it is, instead of those of an earlier survey that are left: in a full etcd none are.
 func (o *commits) serve(t *turn) { o.turn = t }
@@ -146,9 +109,6 @@ func (o *commits) takeTurn() *turn {
 	o.turn = nil
 	return t
 }
-
-// drop has an offers key deleted.
-func (o *commits) drop(of *offered) { o.drops = append(o.drops, of) }
 
 // Answer takes the answer to Next, or the error that there was instead. It returns true if the outcome is unknown, or
 // another process has written as this instance.
@@ -228,14 +188,14 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 	c.passing.give(nil)
 	if from := it.from; from != nil {
 		o.finish(from)
-		o.outcomes.add(Result{Claim: from, Outcome: Released, Revision: revision})
+		o.outcomes.news.add(Result{Claim: from, Outcome: Released, Revision: revision})
 	}
 	if c.withdrawn && !c.kept {
 		c.request.Place.Give()
 		o.release(c)
 		return
 	}
-	o.outcomes.add(Result{Claim: c, Outcome: Granted})
+	o.outcomes.news.add(Result{Claim: c, Outcome: Granted})
 	if c.request.Bridge { // another instance may take it over and release it
 		for name, h := range c.keys {
 			o.memory.pools[name].Vanished(h)
@@ -246,13 +206,13 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 // release has a claim released.
 func (o *commits) release(c *Claim) {
 	c.become(releasing)
-	o.releases = append(o.releases, c)
+	o.releases.add(c)
 }
 
 // released records that the slots of a claim are free, or were gone.
 func (o *commits) released(c *Claim, revision int64, err error) {
 	o.forget(c, err == nil)
-	o.outcomes.add(Result{Claim: c, Outcome: Released, Revision: revision, Err: err})
+	o.outcomes.news.add(Result{Claim: c, Outcome: Released, Revision: revision, Err: err})
 }
 
 // forget ends a claim whose keys were deleted, by a transaction of this instance or without it.
@@ -332,7 +292,7 @@ func (o *commits) retry(it *item) {
 		o.withdrawn(c)
 	case c.demand == nil:
 		c.unwait()
-		o.claim(c)
+		o.want.add(c)
 	default:
 		c.wait(c.demand)
 	}
@@ -346,7 +306,7 @@ func (o *commits) withdrawn(c *Claim) {
 	c.request.Place.Give()
 	c.unreserve(o.leases)
 	c.end()
-	o.outcomes.add(Result{Claim: c, Outcome: Withdrawn})
+	o.outcomes.news.add(Result{Claim: c, Outcome: Withdrawn})
 }
 
 // refuse refuses a claim.
@@ -361,7 +321,7 @@ func (o *commits) refuse(c *Claim, err error) {
 	c.request.Place.Give()
 	c.unreserve(o.leases)
 	c.end()
-	o.outcomes.add(Result{Claim: c, Outcome: Refused, Err: err})
+	o.outcomes.news.add(Result{Claim: c, Outcome: Refused, Err: err})
 }
 
 // Unresolved returns the transaction that reads what has become of one with an unknown outcome, once that can't happen
@@ -413,7 +373,7 @@ func (o *commits) Resolved(resp *pb.TxnResponse) {
 			continue // what is there still is read by the next poll
 		case drops:
 			if len(kvs) > 0 && kvs[0].CreateRevision == it.offer.created {
-				o.drop(it.offer)
+				o.drops.add(it.offer)
 			}
 			continue
 		}
@@ -479,8 +439,8 @@ func (o *commits) leaseLost(claims []*Claim) {
 		if c.state != held && c.state != releasing {
 			continue
 		}
-		o.releases = slices.DeleteFunc(o.releases, func(r *Claim) bool { return r == c })
+		o.releases.remove(func(r *Claim) bool { return r == c })
 		o.forget(c, false)
-		o.outcomes.add(Result{Claim: c, Outcome: Lost})
+		o.outcomes.news.add(Result{Claim: c, Outcome: Lost})
 	}
 }

@@ -21,7 +21,7 @@ func (s *surveys) help(now time.Duration) time.Duration {
 // if they have more pools than one survey reads. It is false if there are none.
 func (s *surveys) beginHelp(v *survey) bool {
 	s.helps = false
-	v.help(slices.DeleteFunc(slices.Clone(s.commits.want), func(c *Claim) bool { return !c.request.Helps || c.state != wanted }))
+	v.help(slices.DeleteFunc(slices.Clone(s.commits.want.list), func(c *Claim) bool { return !c.request.Helps || c.state != wanted }))
 	for i := range v.helps {
 		if len(v.named) >= maxSurveyed {
 			break

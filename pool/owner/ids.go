@@ -34,7 +34,7 @@ func (m *memory) freeID(it *item, r *pool.Request) {
 // has put it since.
 func (o *commits) dropID(r *pool.Request, fence int64) {
 	if r.Chosen {
-		o.drop(&offered{key: o.memory.keys.ID(r.ID), created: fence})
+		o.drops.add(&offered{key: o.memory.keys.ID(r.ID), created: fence})
 	}
 }
 

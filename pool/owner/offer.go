@@ -26,9 +26,9 @@ func (of *offered) condition() shared {
 
 // offers are those to this instance that are open.
 type offers struct {
-	list    []*offered // in the order of their arrival
+	open    todo[*offered]
 	advance map[string]*offered
-	closed  []OwnOffer // of those in memory
+	closed  todo[OwnOffer] // of those in memory
 	own     ownAdvance
 	// declined are demands that were offered and that this instance does not have.
 	declined map[wire.DemandRef]bool
@@ -73,42 +73,26 @@ func (o *offers) add(of *offered) {
 	if of.key != "" {
 		o.withdraw(of.key)
 	}
-	o.list = append(o.list, of)
+	o.open.add(of)
 }
-
-// take returns all that are open, in their order, and forgets them.
-func (o *offers) take() []*offered {
-	all := o.list
-	o.list = nil
-	return all
-}
-
-// keep keeps one that can't be used yet.
-func (o *offers) keep(of *offered) { o.list = append(o.list, of) }
 
 // close records what has become of an offer, if it is one in memory under the role that this instance has now.
 func (o *offers) close(of *offered, demand wire.DemandRef, revision int64) {
 	if of != nil && of.key == "" && of.created == o.own.role.created {
-		o.closed = append(o.closed, OwnOffer{demand, revision})
+		o.closed.add(OwnOffer{demand, revision})
 	}
-}
-
-// takeClosed returns what has become of offers in memory, and forgets it.
-func (o *offers) takeClosed() []OwnOffer {
-	all := o.closed
-	o.closed = nil
-	return all
 }
 
 // setOwn records in which pools this instance may hand slots on as the dispatcher. Offers in memory end with their role.
 func (o *offers) setOwn(own ownAdvance) {
-	o.own, o.closed = own, nil
+	o.own = own
+	o.closed.take()
 	o.withdraw("")
 }
 
 // withdraw removes a key.
 func (o *offers) withdraw(key string) {
-	o.list = slices.DeleteFunc(o.list, func(of *offered) bool { return of.key == key })
+	o.open.remove(func(of *offered) bool { return of.key == key })
 }
 
 // setAdvance records the advance offer of a pool, nil if there is none.
@@ -122,15 +106,13 @@ func (o *offers) setAdvance(pool string, of *offered) {
 
 // reset replaces all that are in etcd by what was read.
 func (o *offers) reset(list []*offered, advance map[string]*offered) {
-	kept := slices.DeleteFunc(o.list, func(of *offered) bool {
-		return of.key != "" && !slices.ContainsFunc(list, of.same)
-	})
+	o.open.remove(func(of *offered) bool { return of.key != "" && !slices.ContainsFunc(list, of.same) })
 	for _, of := range list {
-		if !slices.ContainsFunc(kept, of.same) {
-			kept = append(kept, of)
+		if !slices.ContainsFunc(o.open.list, of.same) {
+			o.open.add(of)
 		}
 	}
-	o.list, o.advance = kept, maps.Clone(advance)
+	o.advance = maps.Clone(advance)
 }
 
 func (of *offered) same(other *offered) bool {

@@ -53,16 +53,8 @@ var ErrGone = errors.New("its slots are no longer in etcd")
 
 // outcomes collects results, and counts what they come from.
 type outcomes struct {
-	list   []Result
+	news   todo[Result]
 	counts *Counts
-}
-
-func (o *outcomes) add(r Result) { o.list = append(o.list, r) }
-
-func (o *outcomes) take() []Result {
-	r := o.list
-	o.list = nil
-	return r
 }
 
 // problem returns the error for a claim that does not wait.

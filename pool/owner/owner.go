@@ -98,7 +98,7 @@ func (o *Owner) Claim(c *Claim, now time.Duration, at time.Time) {
 		o.transfers.add(c) // what is taken over is read first
 		return
 	}
-	o.commits.claim(c)
+	o.commits.want.add(c)
 }
 
 // Release asks for the end of a claim that was granted.
@@ -141,7 +141,7 @@ func (o *Owner) Wakes(now time.Duration) (at time.Duration) {
 func (o *Owner) Waiting() int { return o.queue.waits }
 
 // Results returns what has become of claims since the last call.
-func (o *Owner) Results() []Result { return o.outcomes.take() }
+func (o *Owner) Results() []Result { return o.outcomes.news.take() }
 
 // Forget forgets what may have changed unseen: to be called when etcd has not answered for a while, or a connection to
 // it has broken.
@@ -166,7 +166,7 @@ func (o *Owner) Gone(claims []*Claim) { o.commits.leaseLost(claims) }
 // Suspects returns the leases of claims, and of demands, that etcd may not know: since the last call it has refused a
 // transaction with them for that reason. If one has ended, LeaseLost is to be called.
 func (o *Owner) Suspects() (claims, demands []store.LeaseID) {
-	return o.commits.takeSuspects(), o.queue.takeSuspects()
+	return o.commits.suspects.take(), o.queue.suspects.take()
 }
 
 // Offered takes an event of a key below the offers to this instance.
@@ -196,7 +196,7 @@ func (o *Owner) Offered(ev *mvccpb.Event) {
 // passed takes the sign that the dispatcher passes this instance: it puts its demands again, and deletes the sign.
 func (o *Owner) passed(of *offered) {
 	o.queue.renotify()
-	o.commits.drop(of)
+	o.commits.drops.add(of)
 }
 
 // decode reads an offers key, nil if it is gone. One that can't be read offers nothing: it is deleted.
@@ -283,7 +283,7 @@ func (o *Owner) Dispatch(may func(pool string) bool, role int64) {
 }
 
 // OwnOffers returns what has become of offers in memory, under the role that this instance has, since the last call.
-func (o *Owner) OwnOffers() []OwnOffer { return o.offers.takeClosed() }
+func (o *Owner) OwnOffers() []OwnOffer { return o.offers.closed.take() }
 
 // Left reports whether this instance has put pools as pending that nobody may end, or is putting some: then it has to dispatch.
 func (o *Owner) Left() bool {

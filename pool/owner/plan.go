@@ -31,9 +31,9 @@ func (p *plan) all() {
 
 // commitOffers commits what is offered. An offers key whose offers can't be used is deleted.
 func (p *plan) commitOffers() {
-	for _, of := range p.offers.take() {
+	for _, of := range p.offers.open.take() {
 		if p.b.full || !p.commitOffer(of) {
-			p.offers.keep(of)
+			p.offers.open.add(of)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func (p *plan) dropStray(offer wire.Offer) {
 		return
 	}
 	for name.Pool = range offer.Take {
-		p.commits.drop(&offered{key: p.queue.keys.Demand(name), created: offer.Demand.Created})
+		p.drops.add(&offered{key: p.queue.keys.Demand(name), created: offer.Demand.Created})
 	}
 }
 
@@ -158,23 +158,23 @@ func (p *plan) undo(it *item) {
 
 // claims takes slots for the claims that need not wait.
 func (p *plan) claims() {
-	for _, c := range p.releases {
+	for _, c := range p.releases.list {
 		if c.kind != "" && !c.alone && !p.b.names(c.keys) {
 			p.reuse.add(c)
 		}
 	}
-	for _, c := range p.takeWant() {
+	for _, c := range p.want.take() {
 		if p.b.full || !p.claim(c) {
-			p.commits.claim(c)
+			p.want.add(c)
 		}
 	}
 }
 
 // route has those claims wait, or refuses them, that need not wait for the answer to a transaction to know that.
 func (p *plan) route() {
-	for i, c := range p.takeWant() {
+	for i, c := range p.want.take() {
 		if c.transfer != nil || i < p.routed || !p.seated(c) {
-			p.commits.claim(c)
+			p.want.add(c)
 			continue
 		}
 		switch v := p.judge(c); {
@@ -183,7 +183,7 @@ func (p *plan) route() {
 		case v.is == mustRefuse:
 			p.refuse(c, v.err)
 		case v.is != mustWait || !p.wait(c, v):
-			p.commits.claim(c)
+			p.want.add(c)
 		}
 	}
 	p.noteRouted()
@@ -317,7 +317,7 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 		return false
 	}
 	p.outcomes.counts.queued(v.why)
-	p.outcomes.add(Result{Claim: c, Outcome: Waits, Why: v.why})
+	p.outcomes.news.add(Result{Claim: c, Outcome: Waits, Why: v.why})
 	for _, name := range c.pools {
 		if k := p.memory.pools[name]; k.at > 0 {
 			p.queue.reserving.set(name, k.spec.ReserveAfter)
@@ -349,7 +349,7 @@ func (p *plan) readSoon(k *known) {
 
 // release releases claims. Slots of pools with an advance offer go to the next of this instance's claims that wait.
 func (p *plan) release() {
-	for _, c := range p.takeReleases() {
+	for _, c := range p.releases.take() {
 		if p.reuse.over[c] {
 			continue
 		}
@@ -416,9 +416,9 @@ func (p *plan) handOn(from *Claim) bool {
 
 // dropOffers deletes offers keys that could not be deleted before.
 func (p *plan) dropOffers() {
-	for _, of := range p.takeDrops() {
+	for _, of := range p.drops.take() {
 		if !p.b.wrote[of.key] && !p.b.add(drop(of)) {
-			p.commits.drop(of)
+			p.drops.add(of)
 		}
 	}
 }

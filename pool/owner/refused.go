@@ -64,7 +64,7 @@ func (o *commits) refused(b *batch, err error) {
 // leaseless records that an item was not committed because a lease is gone, which may be that of its claim.
 func (o *commits) leaseless(it *item) {
 	if it.kind == takes {
-		o.suspect(it.claim.lease)
+		o.suspects.add(it.claim.lease)
 		it.claim.unreserve(o.leases)
 	}
 	o.putOff(it)
@@ -92,7 +92,7 @@ func (o *commits) refusedAlone(it *item, err error) {
 	}
 	c, reason := it.claim, "the claim was refused"
 	if refusalOf(err) == ofLease {
-		o.suspect(c.lease)
+		o.suspects.add(c.lease)
 		reason = "what claim " + c.request.ID + " was to happen with can't be written"
 	}
 	if from := it.from; from != nil { // it is not known yet which of them it is about
@@ -110,7 +110,7 @@ func (o *commits) unshelve(now time.Duration) {
 	for _, it := range o.shelf.take(now) {
 		switch {
 		case it.kind == drops:
-			o.drop(it.offer)
+			o.drops.add(it.offer)
 		case it.claim.state == releasing:
 			o.release(it.claim)
 		}
@@ -168,7 +168,7 @@ func (q *queue) refused(b *batch, err error) {
 	about, parts := refusalOf(err), len(b.items)+len(b.pending)
 	for _, it := range b.items {
 		if about == ofLease {
-			q.suspect(it.key.lease.id)
+			q.suspects.add(it.key.lease.id)
 		}
 		if q.stay(it.key); about == ofPart && parts == 1 {
 			q.shelve(it.key)

@@ -82,5 +82,5 @@ func (p *plan) unqueue(d *demand) {
 	c.passing.see(false)
 	p.queue.end(d, false)
 	c.unwait()
-	p.commits.claim(c)
+	p.want.add(c)
 }

@@ -13,8 +13,8 @@ type sender struct {
 	guard    store.Guard
 	space    *Space
 	flight   *batch
-	isolated int             // so many more transactions have one part each
-	suspects []store.LeaseID // that etcd may not know
+	isolated int                 // so many more transactions have one part each
+	suspects todo[store.LeaseID] // that etcd may not know
 }
 
 // outcome says what has become of a transaction.
@@ -84,16 +84,6 @@ func (s *sender) resolved() *batch {
 
 // isolate has so many transactions have one part each.
 func (s *sender) isolate(transactions int) { s.isolated = transactions }
-
-// suspect records that etcd may not know a lease.
-func (s *sender) suspect(id store.LeaseID) { s.suspects = append(s.suspects, id) }
-
-// takeSuspects returns the leases that etcd may not know, and forgets them.
-func (s *sender) takeSuspects() []store.LeaseID {
-	all := s.suspects
-	s.suspects = nil
-	return all
-}
 
 // Fence returns the transaction that fences earlier ones: in a full etcd it deletes the guard.
 func (s *sender) Fence() *pb.TxnRequest {

@@ -53,7 +53,7 @@ func (s *Space) found() { *s = Space{} }
 
 // putAllOff has all that was to be sent again done later: what only deletes is then done in a full etcd, too.
 func (o *commits) putAllOff() {
-	for _, it := range o.takeAgain() {
+	for _, it := range o.again.take() {
 		o.putOff(it)
 	}
 	o.isolate(0)
@@ -67,7 +67,7 @@ func (o *commits) putOff(it *item) {
 	case moves:
 		o.queue.stay(it.key)
 	case drops:
-		o.drop(it.offer)
+		o.drops.add(it.offer)
 	case takes:
 		if it.from != nil {
 			o.release(it.from)
@@ -79,17 +79,17 @@ func (o *commits) putOff(it *item) {
 
 // deletions adds what can be done in a full etcd: claims are released, without other writes, and offers keys deleted.
 func (p *plan) deletions() {
-	for _, c := range p.takeWant() {
+	for _, c := range p.want.take() {
 		switch {
 		case c.withdrawn:
 			p.commits.withdrawn(c)
 		case c.request.Wait == 0:
 			p.refuse(c, ErrFull)
 		default:
-			p.commits.claim(c)
+			p.want.add(c)
 		}
 	}
-	for _, c := range p.takeReleases() {
+	for _, c := range p.releases.take() {
 		switch {
 		case c.combined != nil:
 			p.stay(c, ErrFull)

@@ -250,7 +250,7 @@ func (s *surveys) decide(v *survey) {
 			s.commits.withdrawn(c)
 		case v.whole() && turns.Next(c.request.Slots):
 			c.passing.give(t)
-			s.commits.claim(c)
+			s.commits.want.add(c)
 		case short != "":
 			s.commits.refuse(c, verdict{pools: []string{short}, why: Full}.problem(c))
 		default:

@@ -74,7 +74,7 @@ func (o *commits) transfersRead(reads []*Claim, resp *pb.TxnResponse) {
 			continue
 		}
 		c.find(t)
-		o.claim(c)
+		o.want.add(c)
 	}
 }
 
