@@ -57,11 +57,12 @@ func (h *History) Wait(claim string) *Wait {
 	return nil
 }
 
-// Waiting returns the claims that wait, in order.
-func (h *History) Waiting() []string {
-	ids := make([]string, len(h.demands.line))
-	for i, w := range h.demands.line {
-		ids[i] = w.value.Claim
+// Waiting returns the claims that wait, in order. A demands key may list one that has its slots.
+func (h *History) Waiting() (ids []string) {
+	for _, w := range h.demands.line {
+		if h.holding[w.value.Claim] == nil {
+			ids = append(ids, w.value.Claim)
+		}
 	}
 	return ids
 }
