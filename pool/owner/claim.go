@@ -158,9 +158,13 @@ func (c *Claim) offered(of wire.Offer) (map[string]slots.Held, bool) {
 	return all, len(all) == len(c.pools)
 }
 
-// arrive records when it came, also in time of day, and which reads began before that.
+// arrive records when it came, also in time of day, and which reads began before that. One with a place came when the claim came
+// that has waited there first.
 func (c *Claim) arrive(now time.Duration, at time.Time, begun uint64) {
 	c.came, c.since, c.arrived = now, at, begun
+	if p := c.place; p != nil {
+		c.came, c.since = p.came, p.since
+	}
 }
 
 // reserve reserves its keys on a lease, if they are not on one that is valid. It is false while a lease is being granted.

@@ -177,11 +177,11 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 	if c.transfer != nil {
 		since = c.transfer.record.Since
 	}
-	c.hold(keys, revision, since, it.responses(responses))
 	if c.demand != nil {
-		o.queue.collecting.served(c.demand, it.at)
+		o.queue.collecting.served(c, it.at)
 		o.queue.end(c.demand, true)
 	}
+	c.hold(keys, revision, since, it.responses(responses))
 	if c.passing.turn != nil && c.demand != nil {
 		o.surveys.served()
 	}

@@ -10,8 +10,6 @@ import (
 // demand is a place in the wait queue.
 type demand struct {
 	claim *Claim
-	since time.Time
-	came  time.Duration // when the claim came that has waited here first
 	// short are its pools that had no free slots for it, or could not grant: it keeps them pending.
 	short []string
 	// reserves has slots kept for it while it does not fit.
@@ -55,7 +53,7 @@ func (d *demand) keep() {
 
 // placeAs gives it the place of an earlier demand of its claim.
 func (d *demand) placeAs(p Place) {
-	d.stamp, d.since, d.came, d.reserves = &p.stamp, p.since, p.came, p.reserves
+	d.stamp, d.reserves = &p.stamp, p.reserves
 }
 
 // placeAt gives it the place of what has waited since a revision.
@@ -92,7 +90,7 @@ func (d *demand) wire() wire.Demand {
 	r := d.claim.request
 	return wire.Demand{
 		Index: d.index, Claim: r.ID, Pools: r.Slots, Priority: r.Priority, Stamp: d.stamp, Reserve: d.reserves,
-		Pending: d.short, Sole: r.Sole, Since: wire.Time(d.since), Holder: r.Holder,
+		Pending: d.short, Sole: r.Sole, Since: wire.Time(d.claim.since), Holder: r.Holder,
 	}
 }
 

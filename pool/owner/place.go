@@ -22,7 +22,7 @@ func (c *Claim) Place() (Place, bool) {
 		return Place{}, false
 	}
 	s, ok := d.stamped()
-	return Place{stamp: s, since: d.since, came: d.came, reserves: d.reserves}, ok
+	return Place{stamp: s, since: c.since, came: c.came, reserves: d.reserves}, ok
 }
 
 // keepPlace keeps the place of a claim that waits for when it has to wait again.

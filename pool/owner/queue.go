@@ -40,7 +40,7 @@ type queue struct {
 	ranks   map[string]*rank
 	waits   int             // demands that have not ended
 	short   map[string]int  // and how many of these keep a pool pending
-	ended   map[string]bool // pools of demands that have ended since they were surveyed last, while nobody dispatches
+	ended   map[string]bool // pools in which demands have ended while nobody dispatches: they may be pending for nobody
 
 	role  roleSeen
 	polls int
@@ -69,7 +69,7 @@ func newQueue(cfg Config, space *Space) *queue {
 
 // add has a claim wait. Short are its pools that could not grant it.
 func (q *queue) add(c *Claim, short []string) {
-	d := &demand{claim: c, since: c.since, came: c.came, short: short}
+	d := &demand{claim: c, short: short}
 	if at := c.request.Since; at > 0 {
 		d.placeAt(at)
 	}
@@ -109,9 +109,7 @@ func (q *queue) end(d *demand, committed bool) {
 	q.unrank(d)
 	d.end()
 	q.waits--
-	for _, p := range d.claim.pools {
-		q.ended[p] = true
-	}
+	q.endedIn(d.claim.pools)
 	for _, p := range d.short {
 		if q.short[p]--; q.short[p] == 0 {
 			delete(q.short, p)
@@ -127,12 +125,22 @@ func (q *queue) end(d *demand, committed bool) {
 	}
 }
 
-// takeEnded returns the pools in which demands have ended, and forgets them.
-func (q *queue) takeEnded() map[string]bool {
-	all := maps.Clone(q.ended)
-	clear(q.ended)
-	return all
+// endedIn records pools that may be pending for nobody, since demands have ended there.
+func (q *queue) endedIn(pools []string) {
+	for _, p := range pools {
+		q.ended[p] = true
+	}
 }
+
+// forgetEnded forgets pools in which demands have ended.
+func (q *queue) forgetEnded(pools []string) {
+	for _, p := range pools {
+		delete(q.ended, p)
+	}
+}
+
+// forgetAllEnded forgets all of them.
+func (q *queue) forgetAllEnded() { clear(q.ended) }
 
 // change has a key put again or deleted.
 func (q *queue) change(k *demandKey) {

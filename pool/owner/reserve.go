@@ -36,8 +36,8 @@ func (r *reserving) keep(names map[string]bool) {
 func (r *reserving) due(d *demand) (at time.Duration, ok bool) {
 	for _, name := range d.claim.pools {
 		after, known := r.after[name]
-		if known && after != pool.NeverReserve && (!ok || d.came+after < at) {
-			at, ok = d.came+after, true
+		if known && after != pool.NeverReserve && (!ok || d.claim.came+after < at) {
+			at, ok = d.claim.came+after, true
 		}
 	}
 	return at, ok

@@ -41,14 +41,13 @@ type surveys struct {
 	turn    bool          // demands are surveyed before claims
 	yields  bool          // another read comes first
 	rounds  int           // surveys of demands
-	kept    map[string]bool
 	helps   bool          // who waits for the same as claims that help is to be read
 	helped  time.Duration // when it was last
 	current *survey
 }
 
 func newSurveys(o *commits, cfg Config) *surveys {
-	return &surveys{memory: o.memory, queue: o.queue, commits: o, by: wire.DemandKey{Host: cfg.Host, Instance: cfg.Instance}, kept: map[string]bool{}}
+	return &surveys{memory: o.memory, queue: o.queue, commits: o, by: wire.DemandKey{Host: cfg.Host, Instance: cfg.Instance}}
 }
 
 // ask has the pools of claims surveyed.
@@ -65,8 +64,7 @@ func (s *surveys) serve(now time.Duration, nobody bool) {
 		s.due = servesStale
 	}
 	s.mode = servesStale
-	clear(s.kept)
-	s.queue.takeEnded() // the dispatcher deletes the keys of pools that are no longer pending
+	s.queue.forgetAllEnded() // the dispatcher deletes the keys of pools that are no longer pending
 }
 
 // again has demands surveyed once more, after one that had its turn was not committed.
@@ -143,11 +141,10 @@ func (s *surveys) takeAsked() (now, later []*Claim) {
 	return s.asked, nil
 }
 
-// poolsOfDemands returns the pools of this instance's demands, those of demands that have ended, and those in which it was the
-// last: others each time if there are more than one survey reads.
+// poolsOfDemands returns the pools of this instance's demands, and those of demands that have ended: others each time if there are
+// more than one survey reads.
 func (s *surveys) poolsOfDemands() []string {
-	all := maps.Clone(s.kept)
-	maps.Copy(all, s.queue.takeEnded())
+	all := maps.Clone(s.queue.ended)
 	for _, k := range s.queue.byName {
 		for _, name := range k.pools {
 			all[name] = true
@@ -159,6 +156,7 @@ func (s *surveys) poolsOfDemands() []string {
 		at := s.rounds * maxSurveyed % len(names)
 		names = slices.Concat(names[at:], names[:at])[:maxSurveyed]
 	}
+	s.queue.forgetEnded(names)
 	return names
 }
 
@@ -189,12 +187,14 @@ func (s *surveys) restored() {
 		s.end()
 		s.ask(v.claims...)
 	}
-	clear(s.kept)
 	s.commits.takeTurn()
 }
 
 // failed has the claims of a survey without an answer surveyed again.
 func (s *surveys) failed(v *survey, err error) {
+	if v.serves == servesAll {
+		s.queue.endedIn(v.pools)
+	}
 	for _, c := range v.claims {
 		switch {
 		case store.OutcomeUnknown(err), refusalOf(err) == ofNone:
@@ -285,10 +285,8 @@ func (s *surveys) decide(v *survey) {
 	for c, name := range gone { // as a dispatcher does
 		s.commits.refuse(c, pool.NoSuchPool(name))
 	}
-	for _, name := range v.pools {
-		if delete(s.kept, name); s.mode == servesAll && t.pending[name] > 0 && turns.Others(name) == 0 {
-			s.kept[name] = true
-		}
+	if s.mode == servesAll {
+		s.queue.endedIn(slices.DeleteFunc(slices.Clone(v.pools), func(name string) bool { return t.pending[name] == 0 || turns.Others(name) > 0 }))
 	}
 	if len(t.claims)+len(t.empty) > 0 {
 		s.commits.serve(t)
