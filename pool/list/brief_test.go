@@ -119,8 +119,17 @@ func TestAReasonOfALongQueueIsBounded(t *testing.T) {
 			t.Errorf("%d: %+v, %v", n, r, err)
 		}
 	}
-	// Of a claim that fits, too.
+	// Keys that can't be read are bounded, too.
 	w := newByHand(t)
+	w.spec("db", 600)
+	for i := range 5 * briefDemands {
+		w.write(1, map[string][]byte{w.keys.Demands("db", "x", "y") + fmt.Sprint(i): []byte("no")})
+	}
+	if s, err := readBrief(t.Context(), w.backend(t), w.keys.Keys, []string{"db"}); err != nil || len(s.bad) > 3*briefDemands || !s.part {
+		t.Errorf("%d of %d keys were read, %v", len(s.bad), 5*briefDemands, err)
+	}
+	// Of a claim that fits, too.
+	w = newByHand(t)
 	w.spec("db", 600)
 	w.waits("w", "one", db(1))
 	w.many(1001)

@@ -48,16 +48,12 @@ func (r reading) briefPool(ctx context.Context, name string) error {
 	if _, err := r.read(ctx, r.keys.Blocks(name)); err != nil {
 		return err
 	}
-	n := 0
 	pages := store.Pages{Prefix: r.keys.DemandsAll(name), Revision: revision, First: briefPage}
 	_, err = pages.Each(ctx, r.from, func(p store.Page) bool {
 		for _, kv := range p.KVs {
 			r.Put(kv)
-			if d, err := r.keys.DemandKey(string(kv.Key)); err == nil && r.demands[d] != nil {
-				n += max(1, len(r.demands[d].List))
-			}
 		}
-		return n < briefDemands || !r.stop(p.More)
+		return Part{r.State}.Demands(name) < briefDemands || !r.stop(p.More)
 	})
 	return err
 }

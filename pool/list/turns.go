@@ -1,6 +1,8 @@
 package list
 
 import (
+	"strings"
+
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/admit"
@@ -55,6 +57,11 @@ func (p Part) Demands(pool string) (n int) {
 	for name, d := range p.demands {
 		if name.Pool == pool {
 			n += max(1, len(d.List))
+		}
+	}
+	for key := range p.bad {
+		if strings.HasPrefix(key, p.keys.DemandsAll(pool)) {
+			n++
 		}
 	}
 	return n

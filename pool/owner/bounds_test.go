@@ -105,3 +105,54 @@ func TestClaimsThatHaveWaitedAreForgotten(t *testing.T) {
 		t.Errorf("%+v is first", d)
 	}
 }
+
+// A pool with a limit that has too many blocks is one that can't be read. After a lost race fewer are read, and more are no reason
+// to close it.
+func TestTheBlocksThatAreReadAreBounded(t *testing.T) {
+	r := newRig(t)
+	k := r.h.memory.of("db", 0)
+	read := func(limit int, most, number uint64) (limited int64) {
+		s := pool.DefaultSpec()
+		s.Limit = limit
+		r.putSpec("db", s)
+		reading, ops := r.h.memory.requests(k, 0, int64(most), number)
+		resp := r.must(&pb.TxnRequest{Success: ops})
+		resp.Responses[2].GetResponseRange().More = true
+		r.h.memory.answer(reading, resp.Responses, resp.Header.Revision)
+		return ops[2].GetRequestRange().Limit
+	}
+	if n := read(1, retryNumbers, 0); n != 3200 || k.err != nil || k.Ready() {
+		t.Errorf("after a lost race %d are read: %v", n, k.err)
+	}
+	if n := read(1, readNumbers, 1); n != 50_000 || k.err == nil || !strings.Contains(k.err.Error(), r.keys.Blocks("db")) {
+		t.Errorf("%d are read: %v", n, k.err)
+	}
+	if read(pool.Unlimited, readNumbers, 2); k.err != nil || !k.Ready() {
+		t.Errorf("without a limit: %v", k.err)
+	}
+}
+
+// A poll reads few keys that others have put. What it has not read it does not take as deleted.
+func TestAPollIsBounded(t *testing.T) {
+	r := newRig(t)
+	r.limit(1, false)
+	r.ask("held", 1, store.Extra{})
+	r.pass(time.Second)
+	c := r.ask("waits", 1, store.Extra{})
+	r.pass(time.Second)
+	ref := c.demand.ref()
+	var ops []*pb.RequestOp
+	for n := range 2 * maxStrays {
+		ops = append(ops, store.Put(r.keys.Demands("db", r.h.name, "i")+fmt.Sprint("-", n), nil, 0))
+	}
+	for some := range slices.Chunk(ops, 100) {
+		r.must(&pb.TxnRequest{Success: some})
+	}
+	resp := r.must(&pb.TxnRequest{Success: r.h.Polls()})
+	if n := len(resp.Responses[1].GetResponseRange().Kvs); n > maxStrays+1 {
+		t.Errorf("%d keys are read", n)
+	}
+	if r.h.Polled(resp.Responses, resp.Header.Revision); c.demand.ref() != ref {
+		t.Errorf("the demand is %+v, was %+v", c.demand.ref(), ref)
+	}
+}

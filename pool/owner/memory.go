@@ -2,6 +2,7 @@ package owner
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -18,11 +19,17 @@ const (
 	readNumbers = 1000
 	// retryNumbers is the most that a claim reads after a lost race.
 	retryNumbers = 64
+	// blocksPerNumber is how many times as many blocks are read at most: 50,000, which are 15 MB. A pool with a limit grants nothing
+	// while it has more.
+	blocksPerNumber = 50
 	// unusedFor is for how long a pool is remembered that no claim uses.
 	unusedFor = time.Minute
 	// maxReads is the most pools that one transaction reads: it takes 128 operations.
 	maxReads = 20
 )
+
+// errManyBlocks says why a pool with a limit grants nothing.
+var errManyBlocks = fmt.Errorf("more than %d keys are below it", blocksPerNumber*readNumbers)
 
 // memory is what an instance remembers of pools.
 type memory struct {
@@ -205,10 +212,9 @@ func (m *memory) requests(k *known, from int, most int64, number uint64) (readin
 	first, end := m.keys.Numbers(k.name, slots.Run{From: from, To: slots.MaxNumbersOfPool})
 	ops := []*pb.RequestOp{
 		store.Get(m.keys.Spec(k.name)), store.Get(m.keys.Pending(k.name)),
-		inRange(m.keys.Blocks(k.name), string(store.RangeEnd(m.keys.Blocks(k.name))), false),
-		inRange(first, end, true),
+		m.blocks(k.name, most),
+		limited(inRange(first, end, true), most),
 	}
-	ops[3].GetRequestRange().Limit = most
 	if r.countFrom, r.counted = k.Missing(); r.counted {
 		first, end := m.keys.Numbers(k.name, slots.Run{From: r.countFrom, To: slots.MaxNumbersOfPool})
 		count := inRange(first, end, true)
@@ -216,6 +222,17 @@ func (m *memory) requests(k *known, from int, most int64, number uint64) (readin
 		ops = append(ops, count)
 	}
 	return r, ops
+}
+
+// blocks reads blocks of a pool, along with as many numbers at most.
+func (m *memory) blocks(pool string, most int64) *pb.RequestOp {
+	return limited(under(m.keys.Blocks(pool), false), blocksPerNumber*most)
+}
+
+// limited has an operation read so many keys at most.
+func limited(op *pb.RequestOp, most int64) *pb.RequestOp {
+	op.GetRequestRange().Limit = most
+	return op
 }
 
 func inRange(from, to string, keysOnly bool) *pb.RequestOp {
@@ -243,7 +260,7 @@ func (m *memory) answer(r reading, responses []*pb.ResponseOp, revision int64) (
 	}
 	k := r.k
 	k.read = max(k.read, r.number)
-	if revision < k.at { // what is known is later
+	if revision < k.at || r.number == 0 && at(2).More { // what is known is later, or not enough was read
 		return used
 	}
 	k.at = revision
@@ -256,6 +273,9 @@ func (m *memory) answer(r reading, responses []*pb.ResponseOp, revision int64) (
 	var claims slots.Spec
 	var err error
 	if k.spec, claims, err = wire.DecodeSpec(string(kvs[0].Key), kvs[0].Value, kvs[0].ModRevision); k.unreadable(err) {
+		return used
+	}
+	if at(2).More && claims.Limit != slots.Unlimited && k.unreadable(&store.CorruptError{Key: m.keys.Blocks(k.name), Reason: errManyBlocks}) {
 		return used
 	}
 	in := slots.Reading{Revision: revision, Spec: claims, From: r.from, To: slots.MaxNumbersOfPool, Counted: r.counted, CountFrom: r.countFrom}

@@ -215,7 +215,8 @@ func (o *Owner) Polls() []*pb.RequestOp {
 	o.polled, o.chosen = o.queue.pools(), o.queue.chosen()
 	ops := []*pb.RequestOp{under(o.prefix, false)}
 	for _, p := range o.polled {
-		ops = append(ops, under(o.keys.Demands(p, o.queue.host, o.queue.instance), true), store.Get(o.keys.Spec(p)))
+		own := under(o.keys.Demands(p, o.queue.host, o.queue.instance), true)
+		ops = append(ops, limited(own, int64(len(o.queue.byName)+maxStrays)), store.Get(o.keys.Spec(p)))
 	}
 	for _, d := range o.chosen {
 		ops = append(ops, store.Get(o.keys.ID(d.claim.request.ID)))
@@ -232,7 +233,11 @@ func (o *Owner) Polled(responses []*pb.ResponseOp, revision int64) {
 			created[string(kv.Key)] = kv.CreateRevision
 		}
 	}
+	var whole []string
 	for i, name := range o.polled {
+		if !responses[1+2*i].GetResponseRange().More {
+			whole = append(whole, name)
+		}
 		for _, kv := range responses[2+2*i].GetResponseRange().Kvs {
 			if s, _, err := wire.DecodeSpec(string(kv.Key), kv.Value, kv.ModRevision); err == nil {
 				o.queue.reserving.set(name, s.ReserveAfter)
@@ -242,7 +247,7 @@ func (o *Owner) Polled(responses []*pb.ResponseOp, revision int64) {
 	for i, d := range o.chosen {
 		o.commits.idRead(d, responses[1+2*len(o.polled)+i].GetResponseRange().Kvs)
 	}
-	o.queue.polled(o.polled, created, revision)
+	o.queue.polled(whole, created, revision)
 }
 
 // Serve is to be called after each poll. Nobody says that nobody dispatches: the demands of this instance are committed whose turn

@@ -257,8 +257,13 @@ func (q *queue) vanished(k *demandKey) {
 	k.remain()
 }
 
-// maxPolled is the most pools whose demands one poll reads.
-const maxPolled = 50
+const (
+	// maxPolled is the most pools whose demands one poll reads.
+	maxPolled = 50
+	// maxStrays is the most demands keys of a pool that it reads besides those that this instance has. If others have put more, it finds
+	// out nothing of that pool.
+	maxStrays = 1000
+)
 
 // pools returns the pools in whose keys demands of this instance are, at most [maxPolled] of them, others each time.
 func (q *queue) pools() []string {

@@ -128,14 +128,13 @@ func (v *survey) ops(p *page, m *memory) (ops []*pb.RequestOp) {
 		first, end := m.keys.Numbers(p.pool, slots.Run{To: slots.MaxNumbersOfPool})
 		count := inRange(first, end, true)
 		count.GetRequestRange().CountOnly = true
-		return []*pb.RequestOp{store.Get(m.keys.Spec(p.pool)), under(m.keys.Blocks(p.pool), false), count}
+		return []*pb.RequestOp{store.Get(m.keys.Spec(p.pool)), m.blocks(p.pool, readNumbers), count}
 	case ofOwn:
-		ops = append(ops, under(m.keys.Demands(p.pool, v.by.Host, v.by.Instance), false))
+		ops = append(ops, limited(under(m.keys.Demands(p.pool, v.by.Host, v.by.Instance), false), demandKeys))
 	case ofAll:
 		all := m.keys.DemandsAll(p.pool)
-		ops = append(ops, inRange(max(p.from, all), string(store.RangeEnd(all)), false))
+		ops = append(ops, limited(inRange(max(p.from, all), string(store.RangeEnd(all)), false), demandKeys))
 	}
-	ops[0].GetRequestRange().Limit = demandKeys
 	return ops
 }
 
