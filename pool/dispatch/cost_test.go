@@ -106,6 +106,40 @@ func TestManyWaitersOfOneHostAreServedInProportion(t *testing.T) {
 	}
 }
 
+// Who puts demands of any number of kinds in one pool can't make plans slow. Those beyond a number are served in their order.
+func TestAPlanIsBounded(t *testing.T) {
+	r := newRig(t)
+	waiters(r, wire.MaxDemands, 0, 1) // with one demand
+	rest, hosts, at := 9, 10+maxLanes/wire.MaxDemands, r.d.view.revision
+	var put, gone []*mvccpb.Event
+	for i := range hosts {
+		var list []wire.Demand
+		for k := range wire.MaxDemands {
+			d := ask(k, "db=1")
+			d.Claim, d.Pools = fmt.Sprintf("c-%d-%d", i, k), map[string]int{"db": 1 + k}
+			list = append(list, d)
+		}
+		at++
+		kv := &mvccpb.KeyValue{Key: []byte(r.key(fmt.Sprint("host-", i), 0, "db")), Value: wire.EncodeDemands(list)["db"], CreateRevision: at, ModRevision: at}
+		put = append(put, &mvccpb.Event{Kv: kv})
+		if i < hosts-rest {
+			gone = append(gone, &mvccpb.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: kv.Key, ModRevision: at + maxLanes}})
+		}
+	}
+	r.d.Events(at, put, r.now)
+	began := r.d.Counts()[Examined]
+	r.d.plan(r.now)
+	if n := r.d.Counts()[Examined] - began; n != maxLanes+1 || r.d.Demands() != hosts*wire.MaxDemands+1 {
+		t.Errorf("%d of %d demands are decided about", n, r.d.Demands())
+	}
+	r.d.Events(at+maxLanes, gone, r.now)
+	r.free(0, wire.MaxDemands)
+	keys := r.d.plan(r.now).keys
+	if n := r.d.order.count[r.d.view.pools["db"]]; len(keys) != 2 || len(keys[1].loans) != 8 || n != 0 { // of one instance
+		t.Errorf("%d keys, %d lanes", len(keys), n)
+	}
+}
+
 // What happens in pools without demands changes nothing, and has nothing planned.
 func TestOtherPoolsCostNothing(t *testing.T) {
 	r := newRig(t)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berthhq/berth/pool/admit"
 	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
 )
@@ -84,6 +85,15 @@ func (x *demand) change(w *wire.Demand, created int64) {
 
 // compare ranks demands: the first one is served first.
 func (x *demand) compare(y *demand) int { return x.rank.Compare(&y.rank) }
+
+// waiter returns what a demand needs.
+func (x *demand) waiter() *admit.Waiter {
+	w := &admit.Waiter{Reserve: x.reserve}
+	for _, n := range x.needs {
+		w.Needs = append(w.Needs, admit.Need{Pool: n.pool.index, N: n.n})
+	}
+	return w
+}
 
 // end records that a demand has its slots, or is no longer in etcd.
 func (x *demand) end(s stage) { x.stage = s }

@@ -55,7 +55,7 @@ func New(o Options) *Dispatcher {
 		keys: keys, self: instance{o.Host, o.Instance}, role: o.Role,
 		view:    newView(keys),
 		batches: map[wire.DemandKey]*batch{}, changed: map[wire.DemandKey]bool{},
-		order:   order{lanes: map[string]*lane{}},
+		order:   order{lanes: map[string]*lane{}, count: counts[*followed]{}},
 		owners:  owners{all: map[instance]*owner{}, byHost: map[string]map[*owner]bool{}},
 		book:    newBook(),
 		await:   awaited{},

@@ -3,18 +3,19 @@ package dispatch
 import (
 	"container/heap"
 	"strconv"
-
-	"github.com/berthhq/berth/pool/admit"
 )
 
 // lane is demands of one owner that need the same, of which only the first can matter: if it does not fit, none of them
 // does. So a plan costs as much as there are lanes, and not as there are demands.
 type lane struct {
-	name   string
-	owner  *owner
-	waiter admit.Waiter
-	heap   demandHeap
+	name  string
+	pools []*followed // that count it
+	heap  demandHeap
 }
+
+// maxLanes is the most lanes of a pool: a plan for them takes 12 ms. Further demands share one, whatever they need, so that one which does
+// not fit has those behind it wait. Without a bound, who may write demands of one pool could have all plans take seconds.
+const maxLanes = 10_000
 
 // demandHeap is demands, of which the first has the first rank.
 type demandHeap struct {
@@ -43,6 +44,7 @@ func (h *demandHeap) Pop() any {
 // order is the demands that have no open offer.
 type order struct {
 	lanes map[string]*lane
+	count counts[*followed] // lanes, by pool
 }
 
 // add adds a demand, unless it is there.
@@ -50,17 +52,33 @@ func (o *order) add(x *demand) {
 	if x.lane != nil {
 		return
 	}
-	name := x.laneName()
+	name, full := x.laneName(), o.full(x)
+	if o.lanes[name] == nil && full != nil {
+		name = full.name
+	}
 	l := o.lanes[name]
 	if l == nil {
-		l = &lane{name: name, owner: x.owner, waiter: admit.Waiter{Reserve: x.reserve}}
-		for _, n := range x.needs {
-			l.waiter.Needs = append(l.waiter.Needs, admit.Need{Pool: n.pool.index, N: n.n})
-		}
+		l = &lane{name: name}
 		l.heap.lane = l
+		for _, n := range x.needs {
+			if full == nil {
+				l.pools = append(l.pools, n.pool)
+				o.count.add(n.pool, 1)
+			}
+		}
 		o.lanes[name] = l
 	}
 	heap.Push(&l.heap, x)
+}
+
+// full returns a pool of a demand that has no lane left, nil if there is none.
+func (o *order) full(x *demand) *followed {
+	for _, n := range x.needs {
+		if o.count[n.pool] >= maxLanes {
+			return n.pool
+		}
+	}
+	return nil
 }
 
 // remove removes a demand, if it is there.
@@ -72,6 +90,9 @@ func (o *order) remove(x *demand) {
 	heap.Remove(&l.heap, x.pos)
 	if l.heap.Len() == 0 {
 		delete(o.lanes, l.name)
+		for _, p := range l.pools {
+			o.count.add(p, -1)
+		}
 	}
 }
 

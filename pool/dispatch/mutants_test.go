@@ -139,13 +139,9 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		"no event is missed after a listing": {event: func(d *Dispatcher, ev *mvccpb.Event) bool { return ev.Kv.ModRevision > d.view.listed+2 }},
 		"a pool becomes pending again":       {txn: drop(isPut("/pending/", ""))},
 		"a pool stops being pending":         {txn: drop(func(_ *queueWorld, op *pb.RequestOp) bool { return op.GetRequestTxn() != nil })},
-		"slots are reserved": {before: func(d *Dispatcher, _ *queueWorld) {
-			for _, l := range d.order.lanes {
-				l.waiter.Reserve = false
-			}
-		}},
-		"a priority counts": {before: demandsOf(func(_ *Dispatcher, x *demand) { x.rank.Priority = 0 })},
-		"a stamp counts":    {before: demandsOf(func(_ *Dispatcher, x *demand) { x.rank.Stamp.Revision = -x.rank.Stamp.Revision })},
+		"slots are reserved":                 {before: demandsOf(func(_ *Dispatcher, x *demand) { x.reserve = false })},
+		"a priority counts":                  {before: demandsOf(func(_ *Dispatcher, x *demand) { x.rank.Priority = 0 })},
+		"a stamp counts":                     {before: demandsOf(func(_ *Dispatcher, x *demand) { x.rank.Stamp.Revision = -x.rank.Stamp.Revision })},
 		"blocks are known at the revision that is said": {txn: offers(func(_ *queueWorld, _ string, t *wire.Take) {
 			for i := range t.Areas {
 				t.Areas[i][1] += 1000

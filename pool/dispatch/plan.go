@@ -112,7 +112,7 @@ func (p *plan) turn(l *lane) bool {
 		p.left = append(p.left, x)
 		return false
 	}
-	switch p.walk.Next(&l.waiter) {
+	switch p.walk.Next(x.waiter()) {
 	case admit.Impossible:
 		for _, n := range x.needs {
 			if !n.pool.capacity().Open {
