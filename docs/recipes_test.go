@@ -113,6 +113,7 @@ func TestCommandsOfCIJobsRun(t *testing.T) {
 // A program in another folder uses a clone of the repository as the page says. Its modules are those that
 // this test was built from.
 func TestAModuleCanUseAClone(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it runs other processes: there is nothing to see for the race detector")
 	}

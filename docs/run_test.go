@@ -22,6 +22,7 @@ import (
 // real berth with a real etcd. Only the addresses differ, since the ones on the page
 // may be in use.
 func TestPagesDoWhatTheySay(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("the pages run other processes: there is nothing to see for the race detector")
 	}
