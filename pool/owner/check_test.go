@@ -258,7 +258,7 @@ func (w *world) rest() {
 			busy = w.audit(h) || h.Orphans() > 0 || busy
 			w.audit(h)
 			busy = busy || h.busy()
-			busy = busy || h.surveys.wanted() || len(h.queue.fresh)+len(h.queue.changed)+h.commits.again.len() > 0
+			busy = busy || h.surveys.wanted() || len(h.queue.fresh)+h.queue.changed.len()+h.commits.again.len() > 0
 			busy = busy || h.Space().Full() // an answer was late
 			if len(h.queue.shelf.list)+len(h.commits.shelf.list) > 0 {
 				busy, w.clock = true, w.clock+shelfTime

@@ -1,41 +1,24 @@
 package owner
 
 import (
-	"cmp"
-	"iter"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
 )
-
-// leaseOf is a lease with the keys that are reserved on it.
-type leaseOf struct {
-	id   store.LeaseID
-	keys int
-}
 
 // queue puts the claims of an instance that wait into etcd: it is the half of its writer that changes demands keys, and
 // the keys of pools that are pending.
 type queue struct {
-	keys           wire.Keys
-	host, instance string
-	leases         Leases
+	demandKeys
 	sender
 
-	fresh   []*demand // in no key yet
-	byName  map[int]*demandKey
-	names   int             // from which on keys are given free ones
-	changed []*demandKey    // to be put or deleted
+	fresh   []*demand       // in no key yet
 	pending map[string]bool // pools that are to be pending
 	ranks   map[string]*rank
 	waits   int             // demands that have not ended
@@ -61,9 +44,9 @@ type roleSeen struct {
 
 func newQueue(cfg Config, space *Space) *queue {
 	return &queue{
-		keys: wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence,
-		sender: sender{space: space, guard: store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands"))},
-		byName: map[int]*demandKey{}, short: map[string]int{}, ended: map[string]bool{}, reserving: reserving{after: map[string]time.Duration{}}, pending: map[string]bool{}, ranks: map[string]*rank{},
+		demandKeys: demandKeys{keys: wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence, byName: map[int]*demandKey{}},
+		sender:     sender{space: space, guard: store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands"))},
+		short:      map[string]int{}, ended: map[string]bool{}, reserving: reserving{after: map[string]time.Duration{}}, pending: map[string]bool{}, ranks: map[string]*rank{},
 	}
 }
 
@@ -92,10 +75,8 @@ func (q *queue) keeps(pool string) bool { return q.short[pool] > 0 }
 
 // renew has a demand put again in another key, with its stamp.
 func (q *queue) renew(d *demand) {
-	if k := d.key; k != nil {
-		d.unplace()
-		k.forget(d)
-		q.change(k)
+	if d.key != nil {
+		q.takeOut(d)
 	}
 	q.fresh = append(q.fresh, d)
 }
@@ -142,14 +123,6 @@ func (q *queue) forgetEnded(pools []string) {
 // forgetAllEnded forgets all of them.
 func (q *queue) forgetAllEnded() { clear(q.ended) }
 
-// change has a key put again or deleted.
-func (q *queue) change(k *demandKey) {
-	if !k.changed {
-		k.change()
-		q.changed = append(q.changed, k)
-	}
-}
-
 // renotify has all keys put again, and the pools pending again that demands keep so: a new dispatcher may have missed them,
 // or passes this instance until it writes.
 func (q *queue) renotify() {
@@ -157,21 +130,6 @@ func (q *queue) renotify() {
 		q.change(k)
 	}
 	q.pend()
-}
-
-// all returns the keys by their names.
-func (q *queue) all() []*demandKey {
-	return slices.SortedFunc(maps.Values(q.byName), func(a, b *demandKey) int { return cmp.Compare(a.name, b.name) })
-}
-
-// placed returns how many keys are in etcd.
-func (q *queue) placed() (n int) {
-	for _, k := range q.byName {
-		if k.created != 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // roleTaken has the pools pending again that demands keep so, as an instance has begun to dispatch.
@@ -201,18 +159,6 @@ func (q *queue) putPending(pools []string) {
 	}
 }
 
-// leaseLost records that a lease has ended, with the keys on it.
-func (q *queue) leaseLost(id store.LeaseID) {
-	for _, k := range q.all() {
-		if k.lease.id == id {
-			k.onLease(leaseOf{})
-			if k.state != moving {
-				q.check(k)
-			}
-		}
-	}
-}
-
 // reservedOn returns the claims that wait whose keys are reserved on a lease.
 func (q *queue) reservedOn(id store.LeaseID) (all []*Claim) {
 	lists := [][]*demand{q.fresh}
@@ -230,31 +176,7 @@ func (q *queue) reservedOn(id store.LeaseID) (all []*Claim) {
 // restored has all demands put again.
 func (q *queue) restored() {
 	q.role = roleSeen{}
-	for _, k := range q.all() {
-		if k.state == moving {
-			continue
-		}
-		was := k.changed
-		if k.vanish(); !was {
-			q.changed = append(q.changed, k)
-		}
-	}
-}
-
-// vanished records that a key is not in etcd as it was known. One of several pools was deleted in some of them only, as is done
-// with a pool: what may be left of it is deleted, and its demands are put in another one.
-func (q *queue) vanished(k *demandKey) {
-	k.vanish()
-	if len(k.pools) == 1 {
-		return
-	}
-	if len(k.list) > 0 {
-		n := &demandKey{pools: k.pools, name: q.freeName()}
-		q.byName[n.name] = n
-		k.moveTo(n)
-		q.change(n)
-	}
-	k.remain()
+	q.demandKeys.restored()
 }
 
 const (
@@ -298,19 +220,6 @@ func (q *queue) chosen() (all []*demand) {
 	return all
 }
 
-// polled records which demands keys some pools had at a revision. What is gone was deleted by others, and is put again.
-func (q *queue) polled(pools []string, created map[string]int64, revision int64) {
-	for _, k := range q.all() {
-		gone := slices.ContainsFunc(k.pools, func(p string) bool {
-			return slices.Contains(pools, p) && created[q.keyOf(k, p)] != k.created
-		})
-		if gone && k.state == placed && k.created != partly && k.created <= revision {
-			q.vanished(k)
-			q.changed = append(q.changed, k)
-		}
-	}
-}
-
 // Next returns the next transaction, false if there is none, or one is under way.
 func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 	if q.flight != nil {
@@ -327,31 +236,22 @@ func (q *queue) Next(now time.Duration, _ time.Time) (*pb.TxnRequest, bool) {
 	}
 	b := newBatch(kind, true, q.isolated > 0)
 	b.read(q.keys.Role())
-	var rest []*demandKey
-	for i, k := range q.changed {
+	for _, k := range q.changed.take() {
+		it := &item{kind: moves, key: k}
 		switch {
-		case k.state == moving: // by the other half
-			rest = append(rest, k)
-			continue
 		case k.state == removed, !k.changed:
-			continue
 		case k.state == absent && len(k.live()) == 0:
 			q.remove(k)
-			continue
-		case len(k.live()) > 0 && (kind == onlyDeletes || !q.lease(k)):
-			rest = append(rest, k)
-			continue
-		}
-		it := &item{kind: moves, key: k}
-		if !b.add(it) {
-			rest = append(rest, q.changed[i:]...)
-			break
-		}
-		if q.spell(it, nil); k.created == 0 { // who has read a pool must see that another claim waits for it
-			q.pendFor(k)
+		case k.state == moving: // by the other half
+			q.changed.add(k)
+		case b.full, len(k.live()) > 0 && (kind == onlyDeletes || !q.lease(k)), !b.add(it):
+			q.changed.add(k)
+		default:
+			if q.spell(it, nil); k.created == 0 { // who has read a pool must see that another claim waits for it
+				q.pendFor(k)
+			}
 		}
 	}
-	q.changed = rest
 	for _, p := range slices.Sorted(maps.Keys(q.pending)) {
 		if q.mayPend(b, p) {
 			b.addPending(p, store.Put(q.keys.Pending(p), wire.EncodeEmpty(), 0))
@@ -377,7 +277,7 @@ func (q *queue) mayPend(b *batch, pool string) bool {
 func (q *queue) unshelve(now time.Duration) {
 	for _, x := range q.shelf.take(now) {
 		if x.key != nil {
-			q.changed = append(q.changed, x.key)
+			q.changed.add(x.key)
 		} else {
 			q.pending[x.pool] = true
 		}
@@ -386,7 +286,7 @@ func (q *queue) unshelve(now time.Duration) {
 
 // shelve has a key that is to be put later, and not yet.
 func (q *queue) shelve(k *demandKey) {
-	q.changed = slices.DeleteFunc(q.changed, func(o *demandKey) bool { return o == k })
+	q.changed.remove(func(o *demandKey) bool { return o == k })
 	q.shelf.put(refusedPart{key: k})
 }
 
@@ -398,66 +298,13 @@ func (q *queue) place() {
 		pools := strings.Join(d.claim.pools, " ")
 		k := open[pools]
 		if k == nil || len(k.list) == wire.MaxDemands || bytes[k]+d.bytes() > wire.MaxDemandBytes {
-			k = &demandKey{pools: d.claim.pools, name: q.freeName()}
-			q.byName[k.name], open[pools] = k, k
-			q.change(k)
+			k = q.open(d.claim.pools)
+			open[pools] = k
 		}
 		k.add(d)
 		bytes[k] += d.bytes()
 	}
 	q.fresh = nil
-}
-
-// freeName returns the lowest free name of a key.
-func (q *queue) freeName() int {
-	name := q.names
-	for q.byName[name] != nil {
-		name++
-	}
-	return name
-}
-
-// lease puts the keys of a demands key on a lease, if they are on none.
-func (q *queue) lease(k *demandKey) bool {
-	if k.lease.id == 0 {
-		id, ok := q.leases.Acquire(pool.WaiterTTL, len(k.pools))
-		if !ok {
-			return false
-		}
-		k.onLease(leaseOf{id, len(k.pools)})
-	}
-	return true
-}
-
-// remove forgets a key that is not in etcd.
-func (q *queue) remove(k *demandKey) {
-	delete(q.byName, k.name)
-	if k.remove(); k.lease.id != 0 {
-		q.leases.Release(k.lease.id, k.lease.keys)
-	}
-}
-
-// spell makes the part of a transaction that puts a key without some demands, or deletes it if none is left.
-func (q *queue) spell(it *item, ending map[*demand]bool) {
-	k := it.key
-	for d := range ending {
-		if d.key == k {
-			d.keep() // if the outcome is unknown, it may have to be put elsewhere
-		}
-	}
-	it.list = slices.DeleteFunc(k.live(), func(d *demand) bool { return ending[d] })
-	list := make([]wire.Demand, len(it.list))
-	for i, d := range it.list {
-		list[i] = d.wire()
-	}
-	var values map[string][]byte
-	if len(list) > 0 {
-		values = wire.EncodeDemands(list)
-	}
-	for _, p := range k.pools {
-		it.move(q.keyOf(k, p), k.created, values[p], k.lease.id)
-	}
-	k.move()
 }
 
 // Answer takes the answer to Next, or the error that there was instead. It returns true if the outcome is unknown, or
@@ -479,51 +326,10 @@ func (q *queue) Answer(resp *pb.TxnResponse, err error) (unknown bool) {
 
 // moved records that a key was put or deleted in a revision, or is not as it was known.
 func (q *queue) moved(it *item, ok bool, revision int64) {
-	k := it.key
-	switch {
-	case ok && len(it.list) == 0:
-		q.remove(k)
-		return
-	case ok:
-		k.put(it.list, cmp.Or(k.created, revision))
-		for _, d := range k.list {
+	if q.demandKeys.moved(it, ok, revision); ok {
+		for _, d := range it.key.list {
 			q.rank(d)
 		}
-	case k.created == 0:
-		q.rename(k, revision)
-	default:
-		q.vanished(k)
-	}
-	q.check(k)
-}
-
-// spread is among how many names the first one is chosen if one is in use: half of those that there are.
-const spread = 500_000
-
-// rename has a key put under another name: another one has its own, as a revision has shown. It is of an earlier process, of before a
-// restore of etcd, or of someone who may have put many: so the next name is one that could not be known before.
-func (q *queue) rename(k *demandKey, revision int64) {
-	q.names = int(slots.Hash(strconv.Itoa(k.name), strconv.FormatInt(revision, 10)) % spread)
-	delete(q.byName, k.name)
-	k.rename(q.freeName())
-	q.byName[k.name] = k
-	k.stay()
-}
-
-// stay records that a transaction with a key was not carried out.
-func (q *queue) stay(k *demandKey) {
-	k.stay()
-	q.check(k)
-}
-
-// check has a key put again if it has to be, after a transaction with it.
-func (q *queue) check(k *demandKey) {
-	if k.lease.id == 0 && k.created != 0 { // it has ended meanwhile
-		k.vanish()
-	}
-	if k.changed || k.worthPutting(nil) {
-		k.change()
-		q.changed = append(q.changed, k)
 	}
 }
 
@@ -573,25 +379,6 @@ func (q *queue) passes(d *demand) bool {
 	return false
 }
 
-// find returns the demand that an offer names, nil if its key does not list it. It is unknown while its key is put for the first
-// time.
-func (q *queue) find(ref wire.DemandRef) (d *demand, unknown bool) {
-	k := q.byName[ref.Name]
-	switch {
-	case k == nil || k.pools[0] != ref.Pool:
-		return nil, false
-	case k.created == 0:
-		return nil, k.state == moving
-	case k.created != ref.Created:
-		return nil, false
-	}
-	i, ok := slices.BinarySearchFunc(k.list, ref.Index, func(d *demand, index int) int { return cmp.Compare(d.index, index) })
-	if !ok {
-		return nil, false
-	}
-	return k.list[i], false
-}
-
 // Unresolved returns the transaction that reads what has become of one with an unknown outcome.
 func (q *queue) Unresolved() *pb.TxnRequest {
 	t := &pb.TxnRequest{}
@@ -608,38 +395,4 @@ func (q *queue) Resolved(resp *pb.TxnResponse) {
 		q.resolve(it, resp.Responses[i].GetResponseRange().Kvs)
 	}
 	q.pend()
-}
-
-// resolve records what is known of a key after a transaction whose outcome was unknown.
-func (q *queue) resolve(it *item, kvs []*mvccpb.KeyValue) {
-	k := it.key
-	switch {
-	case k.created == partly:
-		k.stay()
-	case len(kvs) == 0, k.created != 0 && k.created != kvs[0].CreateRevision:
-		q.vanished(k)
-	case k.created == 0 && !it.puts(kvs[0]):
-		q.rename(k, kvs[0].ModRevision)
-	default:
-		k.put(k.list, kvs[0].CreateRevision)
-	}
-	k.change()
-	q.changed = append(q.changed, k)
-}
-
-func (q *queue) keyOf(k *demandKey, pool string) string {
-	return q.keys.Demand(wire.DemandKey{Pool: pool, Host: q.host, Instance: q.instance, Name: k.name})
-}
-
-// demands iterates over the demands that have not ended, by their keys.
-func (q *queue) demands() iter.Seq[*demand] {
-	return func(yield func(*demand) bool) {
-		for _, k := range q.all() {
-			for _, d := range k.live() {
-				if !yield(d) {
-					return
-				}
-			}
-		}
-	}
 }

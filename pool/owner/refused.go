@@ -168,7 +168,7 @@ func (q *queue) refused(b *batch, err error) {
 	about, parts := refusalOf(err), len(b.items)+len(b.pending)
 	for _, it := range b.items {
 		if about == ofLease {
-			q.suspects.add(it.key.lease.id)
+			q.suspects.add(it.key.lease)
 		}
 		if q.stay(it.key); about == ofPart && parts == 1 {
 			q.shelve(it.key)

@@ -45,7 +45,6 @@ func TestWaitersAreThoseThatHaveNotEnded(t *testing.T) {
 	o.queue.place()
 	want("in a key that is not put yet", "b", "a", "c")
 	k := claims[0].demand.key
-	k.move()
 	k.put(k.list, 7)
 	all := want("in etcd", "b", "a", "c")
 	if w := all[1]; w.Created != 7 || w.Stamped(w.Created) != (wire.Stamp{Revision: 7, Index: 1}) {

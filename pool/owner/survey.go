@@ -22,8 +22,8 @@ const (
 	// maxDemandsRead is after how many demands of a pool no more are read. Then no claim that does not wait has its turn, and
 	// of others those that were read are ranked, with all demands of this instance.
 	maxDemandsRead = 10_000
-	// demandKeys is how many demands keys one page has: 5 MB at most.
-	demandKeys = 160
+	// pageOfDemands is how many demands keys one page has: 5 MB at most.
+	pageOfDemands = 160
 	// surveyOps bounds the operations of a round: a pool has five.
 	surveyOps = maxOps - 8
 )
@@ -130,10 +130,10 @@ func (v *survey) ops(p *page, m *memory) (ops []*pb.RequestOp) {
 		count.GetRequestRange().CountOnly = true
 		return []*pb.RequestOp{store.Get(m.keys.Spec(p.pool)), m.blocks(p.pool, readNumbers), count}
 	case ofOwn:
-		ops = append(ops, limited(under(m.keys.Demands(p.pool, v.by.Host, v.by.Instance), false), demandKeys))
+		ops = append(ops, limited(under(m.keys.Demands(p.pool, v.by.Host, v.by.Instance), false), pageOfDemands))
 	case ofAll:
 		all := m.keys.DemandsAll(p.pool)
-		ops = append(ops, limited(inRange(max(p.from, all), string(store.RangeEnd(all)), false), demandKeys))
+		ops = append(ops, limited(inRange(max(p.from, all), string(store.RangeEnd(all)), false), pageOfDemands))
 	}
 	return ops
 }
