@@ -20,7 +20,7 @@ type collecting struct {
 }
 
 // served records for how long a claim has waited that was granted.
-func (c *collecting) served(of *Claim, now time.Time) { c.waited = now.Sub(of.since) }
+func (c *collecting) served(waited time.Duration) { c.waited = waited }
 
 // on reports whether more demands are waited for before so many are put.
 func (c *collecting) on(fresh int, now time.Duration) bool {

@@ -178,7 +178,7 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 		since = c.transfer.record.Since
 	}
 	if c.demand != nil {
-		o.queue.collecting.served(c, it.at)
+		o.queue.collecting.served(it.at.Sub(c.since))
 		o.queue.end(c.demand, true)
 	}
 	c.hold(keys, revision, since, it.responses(responses))
@@ -289,7 +289,7 @@ func (o *commits) retry(it *item) {
 	c.passing.give(nil)
 	switch {
 	case c.withdrawn:
-		o.withdrawn(c)
+		o.refuse(c, nil)
 	case c.demand == nil:
 		c.unwait()
 		o.want.add(c)
@@ -298,30 +298,19 @@ func (o *commits) retry(it *item) {
 	}
 }
 
-// withdrawn ends a claim that nothing wants, and that has no slots.
-func (o *commits) withdrawn(c *Claim) {
-	if c.demand != nil {
-		o.queue.end(c.demand, false)
-	}
-	c.request.Place.Give()
-	c.unreserve(o.leases)
-	c.end()
-	o.outcomes.news.add(Result{Claim: c, Outcome: Withdrawn})
-}
-
-// refuse refuses a claim.
+// refuse ends a claim that has no slots. One that is not wanted is withdrawn, whatever the error is.
 func (o *commits) refuse(c *Claim, err error) {
-	if c.withdrawn {
-		o.withdrawn(c)
-		return
-	}
 	if c.demand != nil {
 		o.queue.end(c.demand, false)
 	}
 	c.request.Place.Give()
 	c.unreserve(o.leases)
 	c.end()
-	o.outcomes.news.add(Result{Claim: c, Outcome: Refused, Err: err})
+	if c.withdrawn {
+		o.outcomes.news.add(Result{Claim: c, Outcome: Withdrawn})
+	} else {
+		o.outcomes.news.add(Result{Claim: c, Outcome: Refused, Err: err})
+	}
 }
 
 // Unresolved returns the transaction that reads what has become of one with an unknown outcome, once that can't happen
@@ -416,7 +405,7 @@ func (o *commits) unresolvedTake(it *item, id []*mvccpb.KeyValue, is, revision i
 		o.memory.giveUp(it)
 		o.retry(it)
 		return
-	case o.tookID(it, id): // its slots have come and gone
+	case c.tookID(id): // its slots have come and gone
 		o.dropID(c.request, id[0].CreateRevision)
 		o.end(it, errOutcomeUnknown)
 		return

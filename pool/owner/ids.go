@@ -41,10 +41,10 @@ func (o *commits) dropID(r *pool.Request, fence int64) {
 // choosesID reports whether it takes an id that a user has chosen.
 func (it *item) choosesID() bool { return it.kind == takes && it.claim.request.Chosen }
 
-// tookID reports whether an item whose outcome was unknown has taken the id of its claim, by the key of that: it is on the lease of
+// tookID reports whether a claim of a transaction whose outcome was unknown has taken its id, by the key of that: it is on the lease of
 // the claim, on which this instance alone puts keys, and no other claim of this instance has that id.
-func (o *commits) tookID(it *item, kvs []*mvccpb.KeyValue) bool {
-	return len(kvs) > 0 && store.LeaseID(kvs[0].Lease) == it.claim.lease
+func (c *Claim) tookID(kvs []*mvccpb.KeyValue) bool {
+	return len(kvs) > 0 && store.LeaseID(kvs[0].Lease) == c.lease
 }
 
 // idRead takes the key of the id of a claim that waits: if another claim has it, the claim is refused now, and not only when it

@@ -114,7 +114,7 @@ func (o *Owner) Release(c *Claim) {
 // then.
 func (o *Owner) Withdraw(c *Claim, kept bool) {
 	if c.withdraw(kept); c.state == waiting {
-		o.commits.withdrawn(c)
+		o.commits.refuse(c, nil)
 	}
 }
 

@@ -179,7 +179,7 @@ func (p *plan) route() {
 		}
 		switch v := p.judge(c); {
 		case c.withdrawn:
-			p.commits.withdrawn(c)
+			p.commits.refuse(c, nil)
 		case v.is == mustRefuse:
 			p.refuse(c, v.err)
 		case v.is != mustWait || !p.wait(c, v):
@@ -192,14 +192,14 @@ func (p *plan) route() {
 // claim takes slots for a claim, has it wait, or refuses it. It is false if it is to be tried again.
 func (p *plan) claim(c *Claim) bool {
 	if c.withdrawn {
-		p.commits.withdrawn(c)
+		p.commits.refuse(c, nil)
 		return true
 	}
 	if c.transfer != nil {
 		return p.transfer(c)
 	}
 	if !p.seated(c) {
-		return p.unseated(&item{claim: c})
+		return p.unseated(c)
 	}
 	if !p.current(c.passing.turn, c.pools) {
 		c.passing.give(nil)
@@ -234,7 +234,7 @@ func (p *plan) claim(c *Claim) bool {
 	}
 	if !it.sit() {
 		p.memory.giveUp(it)
-		return p.unseated(it)
+		return p.unseated(c)
 	}
 	if !p.b.add(p.withNotice(it)...) {
 		it.giveBack()
@@ -243,7 +243,7 @@ func (p *plan) claim(c *Claim) bool {
 	}
 	if it.from != nil {
 		it.from.become(freeing)
-		p.reuse.take(it.from)
+		p.reuse.take(c.kind)
 	}
 	c.become(taking)
 	return true
@@ -292,7 +292,7 @@ func (p *plan) takeNew(it *item) (full string, ok bool) {
 // queue.
 func (p *plan) wait(c *Claim, v verdict) bool {
 	if c.request.Wait == 0 && (v.why == Pending || v.why == Races) {
-		full, done := p.ask(&item{kind: takes, claim: c})
+		full, done := p.ask(c)
 		if full == "" {
 			return done
 		}
@@ -350,7 +350,7 @@ func (p *plan) readSoon(k *known) {
 // release releases claims. Slots of pools with an advance offer go to the next of this instance's claims that wait.
 func (p *plan) release() {
 	for _, c := range p.releases.take() {
-		if p.reuse.over[c] {
+		if c.state == freeing { // it is taken over
 			continue
 		}
 		if p.b.full || p.b.names(c.keys) || !p.handOn(c) && !p.freeOne(c) {

@@ -4,12 +4,11 @@ package owner
 // which kinds there are no free slots.
 type reuse struct {
 	free map[string][]*Claim
-	over map[*Claim]bool   // claims that are taken over
 	full map[string]*known // a pool that has too few slots, by kind
 }
 
 func newReuse() *reuse {
-	return &reuse{map[string][]*Claim{}, map[*Claim]bool{}, map[string]*known{}}
+	return &reuse{map[string][]*Claim{}, map[string]*known{}}
 }
 
 // add adds a claim that is released.
@@ -23,11 +22,8 @@ func (r *reuse) first(kind string) *Claim {
 	return nil
 }
 
-// take records that the first claim of its kind is taken over.
-func (r *reuse) take(c *Claim) {
-	r.over[c] = true
-	r.free[c.kind] = r.free[c.kind][1:]
-}
+// take records that the first claim of a kind is taken over.
+func (r *reuse) take(kind string) { r.free[kind] = r.free[kind][1:] }
 
 // short records that a pool has too few slots for a claim of a kind. Claims of blocks have none.
 func (r *reuse) short(kind string, k *known) {

@@ -32,11 +32,11 @@ func (p *plan) seated(c *Claim) bool {
 }
 
 // unseated refuses a claim that does not wait and has no place. It is false for others: they are tried again.
-func (p *plan) unseated(it *item) bool {
-	if it.claim.request.Wait > 0 {
+func (p *plan) unseated(c *Claim) bool {
+	if c.request.Wait > 0 {
 		return false
 	}
-	p.refuse(it.claim, errNoPlace)
+	p.refuse(c, errNoPlace)
 	return true
 }
 

@@ -82,7 +82,7 @@ func (p *plan) deletions() {
 	for _, c := range p.want.take() {
 		switch {
 		case c.withdrawn:
-			p.commits.withdrawn(c)
+			p.commits.refuse(c, nil)
 		case c.request.Wait == 0:
 			p.refuse(c, ErrFull)
 		default:

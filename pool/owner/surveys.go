@@ -247,7 +247,7 @@ func (s *surveys) decide(v *survey) {
 	for _, c := range v.claims {
 		switch short := turns.Short(c.request.Slots); {
 		case c.withdrawn:
-			s.commits.withdrawn(c)
+			s.commits.refuse(c, nil)
 		case v.whole() && turns.Next(c.request.Slots):
 			c.passing.give(t)
 			s.commits.want.add(c)

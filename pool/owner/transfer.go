@@ -24,34 +24,31 @@ type transfer struct {
 }
 
 // transfers are the claims that are to be taken over, and whose keys are to be read.
-type transfers struct{ wants []*Claim }
-
-// add has a claim read.
-func (t *transfers) add(c *Claim) { t.wants = append(t.wants, c) }
+type transfers struct{ todo[*Claim] }
 
 // next returns the transaction that reads claims, and what takes its answer; nil if there is none to be read. Then they are taken
 // over by the half that commits.
 func (t *transfers) next(keys wire.Keys, by *commits) (*pb.TxnRequest, func(*pb.TxnResponse, error)) {
 	txn := &pb.TxnRequest{}
 	var reads []*Claim
-	for len(t.wants) > 0 {
-		c := t.wants[0]
+	for _, c := range t.take() {
 		if len(txn.Success)+2*len(c.pools) > maxOps {
-			break
+			t.add(c)
+			continue
 		}
 		for _, name := range c.pools {
 			put := under(keys.Slots(name), false) // and only what was put with the claim
 			put.GetRequestRange().MinModRevision, put.GetRequestRange().MaxModRevision = c.transfer.revision, c.transfer.revision
 			txn.Success = append(txn.Success, store.Get(keys.Spec(name)), put)
 		}
-		reads, t.wants = append(reads, c), t.wants[1:]
+		reads = append(reads, c)
 	}
 	if len(reads) == 0 {
 		return nil, nil
 	}
 	return txn, func(resp *pb.TxnResponse, err error) {
 		if err != nil {
-			t.wants = append(t.wants, reads...)
+			t.add(reads...)
 			return
 		}
 		by.transfersRead(reads, resp)

@@ -77,14 +77,14 @@ func (p *plan) current(t *turn, pools []string) bool {
 
 // ask has the pools of a claim that does not wait surveyed, since others wait for them. Full is a pool that has no free
 // slots for it: then that is not needed. Done is false if something has to be read before.
-func (p *plan) ask(it *item) (full string, done bool) {
-	c := it.claim
+func (p *plan) ask(c *Claim) (full string, done bool) {
 	for _, name := range c.pools {
 		if k := p.memory.of(name, p.now); !k.Ready() {
 			p.memory.want(k)
 			return "", false
 		}
 	}
+	it := &item{kind: takes, claim: c}
 	full, ok := p.takeNew(it)
 	switch {
 	case !ok:
@@ -128,7 +128,7 @@ func (p *plan) serve() {
 	}
 	var later []*Claim
 	for _, c := range t.claims {
-		if !p.serveOne(&item{kind: takes, claim: c}, t) && p.b.full {
+		if !p.serveOne(c, t) && p.b.full {
 			later = append(later, c)
 		}
 	}
@@ -143,8 +143,7 @@ func (p *plan) serve() {
 }
 
 // serveOne adds a part that takes the slots of a demand whose turn it is. It is false if that is not possible now.
-func (p *plan) serveOne(it *item, t *turn) bool {
-	c := it.claim
+func (p *plan) serveOne(c *Claim, t *turn) bool {
 	if p.b.full || c.state != waiting || c.withdrawn {
 		return false
 	}
@@ -153,6 +152,7 @@ func (p *plan) serveOne(it *item, t *turn) bool {
 	}
 	c.passing.give(t)
 	if p.current(t, c.pools) && p.judge(c).is == mayTake {
+		it := &item{kind: takes, claim: c}
 		if _, ok := p.takeNew(it); ok {
 			p.memory.underPending(it)
 			p.memory.readOnFailure(it)
