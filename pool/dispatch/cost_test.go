@@ -140,6 +140,25 @@ func TestAPlanIsBounded(t *testing.T) {
 	}
 }
 
+// Who may write demands of one pool can't have any number of others read.
+func TestThePoolsThatDemandsNameAreBounded(t *testing.T) {
+	r := newRig(t)
+	r.spec("db", 1, false)
+	r.put(store.Put(r.keys.Pending("db"), nil, 0))
+	for i := range 2 * maxNamed {
+		d := ask(0, fmt.Sprintf("db=1 none-%d=1", i))
+		d.Claim = "c"
+		r.put(store.Put(r.key("h", i, "db"), wire.EncodeDemands([]wire.Demand{d})["db"], 0))
+	}
+	if n := len(r.d.view.pools); n != 1 {
+		t.Errorf("%d pools are followed", n)
+	}
+	r.restart()
+	if r.read(); len(r.d.view.pools) != maxNamed+1 {
+		t.Errorf("after a restart %d pools are followed", len(r.d.view.pools))
+	}
+}
+
 // What happens in pools without demands changes nothing, and has nothing planned.
 func TestOtherPoolsCostNothing(t *testing.T) {
 	r := newRig(t)

@@ -115,6 +115,9 @@ func (d *Dispatcher) Listed(l Listing, now time.Duration) {
 			}
 		}
 	}
+	for _, p := range pools {
+		d.view.wantAll(p)
+	}
 	for _, ev := range early {
 		if ev.Kv.ModRevision > l.Revision {
 			d.apply(ev, now)
@@ -236,7 +239,6 @@ func (d *Dispatcher) applyDemands(p *followed, kv *mvccpb.KeyValue, key string, 
 	if is.created != 0 {
 		d.changed[name.In(is.first(p.name))] = true
 		p.crowd.add(of, now)
-		d.view.wantAll(p, is)
 	}
 }
 

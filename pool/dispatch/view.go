@@ -97,17 +97,25 @@ func (v *view) awaited(names []string, revision int64) (all []*followed) {
 	return all
 }
 
-// wantAll has the other pools of demands read that are not known: those that are pending are read first, and a demand keeps
-// one of its pools pending at least.
-func (v *view) wantAll(p *followed, key demandsKey) {
-	names := []string{key.first(p.name)}
-	if len(key.List) > 0 {
-		names = slices.Sorted(maps.Keys(key.List[0].Pools))
-	}
-	for _, name := range names {
-		if !v.knows(name) {
-			v.want(v.follow(name))
+// maxNamed is how many others are read at most because demands of a pool name them: who may write these can name any.
+const maxNamed = 1000
+
+// wantAll has the other pools read that the demands of a pool name which was read, and that are not known: those that are pending are
+// read first, and a demand keeps one of its pools pending at least. Demands that are put later have an event in each of their pools.
+func (v *view) wantAll(p *followed) {
+	others := map[string]bool{}
+	for _, key := range p.keys {
+		if key.First != "" {
+			others[key.First] = true
+			continue
 		}
+		for name := range key.List[0].Pools { // all have the same
+			others[name] = true
+		}
+	}
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(others)), v.knows)
+	for _, name := range names[:min(len(names), maxNamed)] {
+		v.want(v.follow(name))
 	}
 }
 
