@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool/wire"
 )
@@ -22,6 +24,11 @@ func (of *offered) condition() shared {
 		return share(store.ModEquals(of.role, of.created))
 	}
 	return share(store.CreateEquals(of.key, of.created))
+}
+
+// same reports whether it is the same key, put once.
+func (of *offered) same(other *offered) bool {
+	return of.key == other.key && of.created == other.created
 }
 
 // offers are those to this instance that are open.
@@ -68,9 +75,12 @@ func (o *offers) decline(demand wire.DemandRef) bool {
 	return false
 }
 
-// add adds an offers key, instead of an older one of that name.
+// add adds what is offered, in place of an older key of that name.
 func (o *offers) add(of *offered) {
 	if of.key != "" {
+		if slices.ContainsFunc(o.open.list, of.same) {
+			return
+		}
 		o.withdraw(of.key)
 	}
 	o.open.add(of)
@@ -92,32 +102,25 @@ func (o *offers) setOwn(own ownAdvance) {
 
 // withdraw removes a key.
 func (o *offers) withdraw(key string) {
-	o.open.remove(func(of *offered) bool { return of.key == key })
+	o.removeIf(func(of *offered) bool { return of.key == key })
 }
 
-// setAdvance records the advance offer of a pool, nil if there is none.
-func (o *offers) setAdvance(pool string, of *offered) {
-	if of == nil {
-		delete(o.advance, pool)
-		return
+// keep removes all keys but some.
+func (o *offers) keep(kvs []*mvccpb.KeyValue) {
+	created := map[string]int64{}
+	for _, kv := range kvs {
+		created[string(kv.Key)] = kv.CreateRevision
 	}
-	o.advance[pool] = of
+	o.removeIf(func(of *offered) bool { return of.key != "" && created[of.key] != of.created })
 }
 
-// reset replaces all that are in etcd by what was read.
-func (o *offers) reset(list []*offered, advance map[string]*offered) {
-	o.open.remove(func(of *offered) bool { return of.key != "" && !slices.ContainsFunc(list, of.same) })
-	for _, of := range list {
-		if !slices.ContainsFunc(o.open.list, of.same) {
-			o.open.add(of)
-		}
-	}
-	o.advance = maps.Clone(advance)
+func (o *offers) removeIf(is func(*offered) bool) {
+	o.open.remove(is)
+	maps.DeleteFunc(o.advance, func(_ string, of *offered) bool { return is(of) })
 }
 
-func (of *offered) same(other *offered) bool {
-	return of.key == other.key && of.created == other.created
-}
+// setAdvance records the advance offer of a pool.
+func (o *offers) setAdvance(pool string, of *offered) { o.advance[pool] = of }
 
 // ahead returns the advance offers for some pools, false if one of them has none.
 func (o *offers) ahead(pools []string) (all []*offered, ok bool) {

@@ -171,23 +171,31 @@ func (o *Owner) Suspects() (claims, demands []store.LeaseID) {
 
 // Offered takes an event of a key below the offers to this instance.
 func (o *Owner) Offered(ev *mvccpb.Event) {
-	key := string(ev.Kv.Key)
-	name, err := o.keys.OfferKey(key)
-	if err != nil {
-		return
+	if ev.Type == mvccpb.PUT {
+		o.offerRead(ev.Kv)
+	} else {
+		o.offers.withdraw(string(ev.Kv.Key))
 	}
-	if name.Passed() {
-		if ev.Type == mvccpb.PUT {
-			o.passed(&offered{key: key, created: ev.Kv.CreateRevision})
-		}
-		return
+}
+
+// offersRead takes all keys below the offers to this instance.
+func (o *Owner) offersRead(kvs []*mvccpb.KeyValue) {
+	o.offers.keep(kvs)
+	for _, kv := range kvs {
+		o.offerRead(kv)
 	}
-	of := o.decode(ev)
-	switch {
+}
+
+// offerRead takes a key below the offers to this instance. One that can't be read offers nothing: it is deleted.
+func (o *Owner) offerRead(kv *mvccpb.KeyValue) {
+	of := &offered{key: string(kv.Key), created: kv.CreateRevision}
+	of.list, _ = wire.DecodeOffers(of.key, kv.Value)
+	switch name, err := o.keys.OfferKey(of.key); {
+	case err != nil:
+	case name.Passed():
+		o.passed(of)
 	case name.Advance != "":
 		o.offers.setAdvance(name.Advance, of)
-	case of == nil:
-		o.offers.withdraw(key)
 	default:
 		o.offers.add(of)
 	}
@@ -197,16 +205,6 @@ func (o *Owner) Offered(ev *mvccpb.Event) {
 func (o *Owner) passed(of *offered) {
 	o.queue.renotify()
 	o.commits.drops.add(of)
-}
-
-// decode reads an offers key, nil if it is gone. One that can't be read offers nothing: it is deleted.
-func (o *Owner) decode(ev *mvccpb.Event) *offered {
-	if ev.Type != mvccpb.PUT {
-		return nil
-	}
-	of := &offered{key: string(ev.Kv.Key), created: ev.Kv.CreateRevision}
-	of.list, _ = wire.DecodeOffers(of.key, ev.Kv.Value)
-	return of
 }
 
 // Polls returns the operations that read what a watch shows too, whether the demands of this instance are there, their pools, and
@@ -253,28 +251,6 @@ func (o *Owner) Polled(responses []*pb.ResponseOp, revision int64) {
 // Serve is to be called after each poll. Nobody says that nobody dispatches: the demands of this instance are committed whose turn
 // it is. Else only those are that had their turn 5 s before already, and no offer since.
 func (o *Owner) Serve(now time.Duration, nobody bool) { o.surveys.serve(now, nobody) }
-
-// offersRead takes all keys below the offers to this instance.
-func (o *Owner) offersRead(kvs []*mvccpb.KeyValue) {
-	var list []*offered
-	advance := map[string]*offered{}
-	for _, kv := range kvs {
-		name, err := o.keys.OfferKey(string(kv.Key))
-		if err != nil {
-			continue
-		}
-		of := o.decode(&mvccpb.Event{Type: mvccpb.PUT, Kv: kv})
-		switch {
-		case name.Passed():
-			o.passed(of)
-		case name.Advance != "":
-			advance[name.Advance] = of
-		default:
-			list = append(list, of)
-		}
-	}
-	o.offers.reset(list, advance)
-}
 
 // OfferOwn offers slots to this instance, which dispatches itself under a role of a revision.
 func (o *Owner) OfferOwn(list []wire.Offer, role int64) {

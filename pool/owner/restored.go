@@ -7,7 +7,7 @@ import "slices"
 // something else now.
 func (o *Owner) Restored() {
 	o.memory.restored()
-	o.offers.reset(nil, map[string]*offered{})
+	o.offers.keep(nil)
 	o.queue.restored()
 	o.surveys.restored()
 	releasing := slices.DeleteFunc(slices.Clone(o.orphans.list), func(c *Claim) bool { return c.state == ended })
