@@ -77,6 +77,7 @@ type demandKeys struct {
 	byName  map[int]*demandKey
 	names   int              // from which on keys are given free ones
 	changed todo[*demandKey] // to be put or deleted
+	gone    map[string]bool  // pools that keys have left: they may be pending for nobody, which is found out while nobody dispatches
 }
 
 // open returns a new key.
@@ -302,7 +303,25 @@ func (q *demandKeys) remove(k *demandKey) {
 	if k.state, k.list = removed, nil; k.lease != 0 {
 		q.leases.Release(k.lease, len(k.pools))
 	}
+	q.leave(k.pools)
 }
+
+// leave records pools that may be pending for nobody.
+func (q *demandKeys) leave(pools []string) {
+	for _, p := range pools {
+		q.gone[p] = true
+	}
+}
+
+// forgetGone forgets some of these pools.
+func (q *demandKeys) forgetGone(pools []string) {
+	for _, p := range pools {
+		delete(q.gone, p)
+	}
+}
+
+// forgetAllGone forgets all of them.
+func (q *demandKeys) forgetAllGone() { clear(q.gone) }
 
 // leaseLost records that a lease has ended, with the keys on it.
 func (q *demandKeys) leaseLost(id store.LeaseID) {

@@ -21,9 +21,8 @@ type queue struct {
 	fresh   []*demand       // in no key yet
 	pending map[string]bool // pools that are to be pending
 	ranks   map[string]*rank
-	waits   int             // demands that have not ended
-	short   map[string]int  // and how many of these keep a pool pending
-	ended   map[string]bool // pools in which demands have ended while nobody dispatches: they may be pending for nobody
+	waits   int            // demands that have not ended
+	short   map[string]int // and how many of these keep a pool pending
 
 	role  roleSeen
 	polls int
@@ -44,9 +43,9 @@ type roleSeen struct {
 
 func newQueue(cfg Config, space *Space) *queue {
 	return &queue{
-		demandKeys: demandKeys{keys: wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence, byName: map[int]*demandKey{}},
+		demandKeys: demandKeys{keys: wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence, byName: map[int]*demandKey{}, gone: map[string]bool{}},
 		sender:     sender{space: space, guard: store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands"))},
-		short:      map[string]int{}, ended: map[string]bool{}, reserving: reserving{after: map[string]time.Duration{}}, pending: map[string]bool{}, ranks: map[string]*rank{},
+		short:      map[string]int{}, reserving: reserving{after: map[string]time.Duration{}}, pending: map[string]bool{}, ranks: map[string]*rank{},
 	}
 }
 
@@ -90,7 +89,6 @@ func (q *queue) end(d *demand, committed bool) {
 	q.unrank(d)
 	d.end()
 	q.waits--
-	q.endedIn(d.claim.pools)
 	for _, p := range d.short {
 		if q.short[p]--; q.short[p] == 0 {
 			delete(q.short, p)
@@ -105,23 +103,6 @@ func (q *queue) end(d *demand, committed bool) {
 		q.change(k)
 	}
 }
-
-// endedIn records pools that may be pending for nobody, since demands have ended there.
-func (q *queue) endedIn(pools []string) {
-	for _, p := range pools {
-		q.ended[p] = true
-	}
-}
-
-// forgetEnded forgets pools in which demands have ended.
-func (q *queue) forgetEnded(pools []string) {
-	for _, p := range pools {
-		delete(q.ended, p)
-	}
-}
-
-// forgetAllEnded forgets all of them.
-func (q *queue) forgetAllEnded() { clear(q.ended) }
 
 // renotify has all keys put again, and the pools pending again that demands keep so: a new dispatcher may have missed them,
 // or passes this instance until it writes.

@@ -64,7 +64,7 @@ func (s *surveys) serve(now time.Duration, nobody bool) {
 		s.due = servesStale
 	}
 	s.mode = servesStale
-	s.queue.forgetAllEnded() // the dispatcher deletes the keys of pools that are no longer pending
+	s.queue.forgetAllGone() // the dispatcher deletes the keys of pools that are no longer pending
 }
 
 // again has demands surveyed once more, after one that had its turn was not committed.
@@ -141,10 +141,10 @@ func (s *surveys) takeAsked() (now, later []*Claim) {
 	return s.asked, nil
 }
 
-// poolsOfDemands returns the pools of this instance's demands, and those of demands that have ended: others each time if there are
+// poolsOfDemands returns the pools of this instance's demands, and those that their keys have left: others each time if there are
 // more than one survey reads.
 func (s *surveys) poolsOfDemands() []string {
-	all := maps.Clone(s.queue.ended)
+	all := maps.Clone(s.queue.gone)
 	for _, k := range s.queue.byName {
 		for _, name := range k.pools {
 			all[name] = true
@@ -156,7 +156,7 @@ func (s *surveys) poolsOfDemands() []string {
 		at := s.rounds * maxSurveyed % len(names)
 		names = slices.Concat(names[at:], names[:at])[:maxSurveyed]
 	}
-	s.queue.forgetEnded(names)
+	s.queue.forgetGone(names)
 	return names
 }
 
@@ -193,7 +193,7 @@ func (s *surveys) restored() {
 // failed has the claims of a survey without an answer surveyed again.
 func (s *surveys) failed(v *survey, err error) {
 	if v.serves == servesAll {
-		s.queue.endedIn(v.pools)
+		s.queue.leave(v.pools)
 	}
 	for _, c := range v.claims {
 		switch {
@@ -286,12 +286,15 @@ func (s *surveys) decide(v *survey) {
 		s.commits.refuse(c, pool.NoSuchPool(name))
 	}
 	if s.mode == servesAll {
-		s.queue.endedIn(slices.DeleteFunc(slices.Clone(v.pools), func(name string) bool { return t.pending[name] == 0 || turns.Others(name) > 0 }))
+		s.queue.leave(slices.DeleteFunc(slices.Clone(v.pools), func(name string) bool { return t.pending[name] == 0 || turns.Others(name) > 0 }))
 	}
 	if len(t.claims)+len(t.empty) > 0 {
 		s.commits.serve(t)
 	}
 }
+
+// leave leaves a turn to demands that another transaction has to serve.
+func (t *turn) leave(later []*Claim) { t.claims, t.empty = later, nil }
 
 // othersWait returns the error for a claim that does not wait, and would pass others.
 func othersWait(pool string) error {

@@ -132,13 +132,14 @@ func (p *plan) serve() {
 			later = append(later, c)
 		}
 	}
-	if len(later) > 0 {
-		p.commits.serve(&turn{revision: t.revision, pending: t.pending, specs: t.specs, claims: later})
-	}
 	for _, name := range t.empty {
 		if !p.b.wrote[p.memory.keys.Pending(name)] {
 			p.b.add(p.memory.mark(name, t.of(name), store.Delete(p.memory.keys.Pending(name))))
 		}
+	}
+	if len(later) > 0 {
+		t.leave(later)
+		p.commits.serve(t)
 	}
 }
 
