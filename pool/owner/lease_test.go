@@ -7,6 +7,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/slots"
 )
 
 // endLease ends the validity of the lease of claims, which stays in etcd.
@@ -52,6 +54,26 @@ func TestAClaimIsTakenOnAValidLease(t *testing.T) {
 	r.h.Release(full)
 	if got := r.pass(time.Second)["full"]; got.Outcome != Released || got.Err != nil {
 		t.Errorf("%+v", got)
+	}
+}
+
+// How long the lease of a claim is follows from its pool for as long as it waits.
+func TestALeaseIsAsLongAsThePoolSays(t *testing.T) {
+	r := newRig(t)
+	s := pool.DefaultSpec()
+	s.Limit, s.LeaseDuration = 1, 10*time.Second
+	r.putSpec("db", s)
+	held, _ := r.keys.Numbers("db", slots.Run{From: 0, To: 1}) // by another instance
+	r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(held, nil, 0)}})
+	waits := r.ask("waits", 1, store.Extra{})
+	r.pass(time.Second)
+	for range 3 {
+		r.clock += unusedFor
+		r.h.Age(r.now())
+	}
+	r.poll(r.h)
+	if d := r.h.memory.leaseDuration(waits); d != s.LeaseDuration {
+		t.Errorf("%v", d)
 	}
 }
 

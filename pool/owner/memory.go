@@ -153,15 +153,25 @@ func (m *memory) open(c *Claim) bool {
 // leaseDuration returns the shortest lease duration of the pools of a claim.
 func (m *memory) leaseDuration(c *Claim) (d time.Duration) {
 	for _, name := range c.pools {
-		k := m.pools[name]
-		if k == nil {
-			continue
-		}
-		if of := k.spec.LeaseDuration; of > 0 && (d == 0 || of < d) {
-			d = of
+		if k := m.pools[name]; k != nil && k.specKnown() && (d == 0 || k.spec.LeaseDuration < d) {
+			d = k.spec.LeaseDuration
 		}
 	}
 	return cmp.Or(d, pool.DefaultSpec().LeaseDuration)
+}
+
+// specKnown reports whether a spec of the pool was read.
+func (k *known) specKnown() bool { return k.spec.LeaseDuration > 0 }
+
+// specRead records the spec of a pool that was read by itself at a revision: how long leases are, and from when on claims that wait
+// reserve, follows from the last one.
+func (m *memory) specRead(name string, r *pb.ResponseOp, revision int64) {
+	k := m.of(name, 0)
+	for _, kv := range r.GetResponseRange().Kvs {
+		if s, _, err := wire.DecodeSpec(string(kv.Key), kv.Value, kv.ModRevision); err == nil && revision >= k.at {
+			k.spec = s
+		}
+	}
 }
 
 // age forgets pools that are not used, and what is too old of the others.

@@ -72,7 +72,7 @@ func New(cfg Config) *Owner {
 		memory: memory{keys: keys, hash: slots.Hash(cfg.Host, cfg.Instance), pools: map[string]*known{}},
 		offers: newOffers(), outcomes: &outcomes{counts: newCounts()}, space: &Space{},
 	}
-	o.queue = newQueue(cfg, o.space)
+	o.queue = newQueue(cfg, o.space, &o.memory)
 	o.commits = &commits{
 		memory: &o.memory, queue: o.queue, offers: o.offers, outcomes: o.outcomes, leases: cfg.Leases,
 		sender: sender{space: o.space, guard: store.NewGuard(keys.Guard(cfg.Host, cfg.Instance))},
@@ -236,12 +236,9 @@ func (o *Owner) Polled(responses []*pb.ResponseOp, revision int64) {
 		if !responses[1+2*i].GetResponseRange().More {
 			whole = append(whole, name)
 		}
-		for _, kv := range responses[2+2*i].GetResponseRange().Kvs {
-			if s, _, err := wire.DecodeSpec(string(kv.Key), kv.Value, kv.ModRevision); err == nil {
-				o.queue.reserving.set(name, s.ReserveAfter)
-			}
-		}
+		o.memory.specRead(name, responses[2+2*i], revision)
 	}
+	o.queue.reserving.soon(0) // from what age on may be another one now
 	for i, d := range o.chosen {
 		o.commits.idRead(d, responses[1+2*len(o.polled)+i].GetResponseRange().Kvs)
 	}

@@ -71,6 +71,7 @@ func TestSchedulesThatFailed(t *testing.T) {
 		{seldom: 2, ids: 4, seeds: []uint64{70, 96, 129, 205, 537}},
 		{seldom: 8, ids: 3, seeds: []uint64{106, 353, 1093, 1512, 1608, 1674}},
 		{seldom: 8, ids: 0, seeds: []uint64{304}},
+		{seldom: 8, ids: 4, seeds: []uint64{86, 774}},
 		{seldom: 8, ids: 4, fills: true, seeds: []uint64{1010, 1167, 1233, 1322, 1701, 1877, 2037}},
 		{seldom: 8, ids: 4, lives: 40, seeds: []uint64{9, 85, 1167, 1716, 2584}},
 	} {

@@ -318,11 +318,6 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 	}
 	p.outcomes.counts.queued(v.why)
 	p.outcomes.news.add(Result{Claim: c, Outcome: Waits, Why: v.why})
-	for _, name := range c.pools {
-		if k := p.memory.pools[name]; k.at > 0 {
-			p.queue.reserving.set(name, k.spec.ReserveAfter)
-		}
-	}
 	p.queue.add(c, v.pools)
 	return true
 }

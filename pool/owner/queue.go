@@ -17,6 +17,7 @@ import (
 type queue struct {
 	demandKeys
 	sender
+	memory *memory
 
 	fresh   []*demand       // in no key yet
 	pending map[string]bool // pools that are to be pending
@@ -41,11 +42,12 @@ type roleSeen struct {
 	kv       *pb.RangeResponse
 }
 
-func newQueue(cfg Config, space *Space) *queue {
+func newQueue(cfg Config, space *Space, m *memory) *queue {
 	return &queue{
+		memory:     m,
 		demandKeys: demandKeys{keys: wire.Keys{Keys: cfg.Keys}, host: cfg.Host, instance: cfg.Instance, leases: cfg.Presence, byName: map[int]*demandKey{}, gone: map[string]bool{}},
 		sender:     sender{space: space, guard: store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance+"~demands"))},
-		short:      map[string]int{}, reserving: reserving{after: map[string]time.Duration{}}, pending: map[string]bool{}, ranks: map[string]*rank{},
+		short:      map[string]int{}, pending: map[string]bool{}, ranks: map[string]*rank{},
 	}
 }
 
@@ -63,7 +65,9 @@ func (q *queue) add(c *Claim, short []string) {
 	c.wait(d)
 	q.waits++
 	q.fresh = append(q.fresh, d)
-	q.reserving.add(d)
+	if at, ok := q.memory.reservesAt(d); ok && !d.reserves {
+		q.reserving.soon(at)
+	}
 	for _, p := range short {
 		q.short[p]++
 	}

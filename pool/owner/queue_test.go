@@ -65,7 +65,7 @@ func TestAKeyWhoseAnswerIsLostIsKnownByItsValue(t *testing.T) {
 		"not the one that was known":  {5, "other", false, 0},
 		"nor if it says what was put": {5, "mine", false, 0},
 	} {
-		q := newQueue(Config{Keys: store.NewKeys("/b/"), Host: "h", Instance: "i"}, &Space{})
+		q := newQueue(Config{Keys: store.NewKeys("/b/"), Host: "h", Instance: "i"}, &Space{}, nil)
 		k := &demandKey{pools: []string{"db"}, created: c.known}
 		q.byName[0] = k
 		it := &item{kind: moves, key: k}

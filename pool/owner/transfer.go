@@ -1,16 +1,13 @@
 package owner
 
 import (
-	"cmp"
 	"maps"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/slots"
 	"github.com/berthhq/berth/pool/wire"
 )
@@ -20,7 +17,6 @@ type transfer struct {
 	revision int64 // in which its keys were put
 	record   *wire.Record
 	keys     map[string]slots.Held
-	duration time.Duration // of its lease
 }
 
 // transfers are the claims that are to be taken over, and whose keys are to be read.
@@ -59,13 +55,13 @@ func (t *transfers) next(keys wire.Keys, by *commits) (*pb.TxnRequest, func(*pb.
 func (o *commits) transfersRead(reads []*Claim, resp *pb.TxnResponse) {
 	at := 0
 	for _, c := range reads {
-		var specs, keys []*mvccpb.KeyValue
-		for range c.pools {
-			specs = append(specs, resp.Responses[at].GetResponseRange().Kvs...)
+		var keys []*mvccpb.KeyValue
+		for _, name := range c.pools {
+			o.memory.specRead(name, resp.Responses[at], resp.Header.Revision)
 			keys = append(keys, resp.Responses[at+1].GetResponseRange().Kvs...)
 			at += 2
 		}
-		t := &transfer{revision: c.transfer.revision, duration: leaseDuration(specs)}
+		t := &transfer{revision: c.transfer.revision}
 		if err := t.find(o.memory.keys, c.request.ID, keys); err != nil {
 			o.refuse(c, err)
 			continue
@@ -73,17 +69,6 @@ func (o *commits) transfersRead(reads []*Claim, resp *pb.TxnResponse) {
 		c.find(t)
 		o.want.add(c)
 	}
-}
-
-// leaseDuration returns the shortest lease duration of some pools.
-func leaseDuration(specs []*mvccpb.KeyValue) (d time.Duration) {
-	for _, kv := range specs {
-		s, _, err := wire.DecodeSpec(string(kv.Key), kv.Value, kv.ModRevision)
-		if err == nil && s.LeaseDuration > 0 && (d == 0 || s.LeaseDuration < d) {
-			d = s.LeaseDuration
-		}
-	}
-	return cmp.Or(d, pool.DefaultSpec().LeaseDuration)
 }
 
 // find finds the keys of a claim among those that were put in its revision. It fails if not all of them are there.
@@ -142,7 +127,7 @@ func (t *transfer) hold(refs []wire.Ref, all map[wire.Ref]slots.Block) bool {
 
 // transfer adds the part of a transaction that takes a claim over. It is false if it is to be tried again.
 func (p *plan) transfer(c *Claim) bool {
-	if !c.reserve(p.leases, c.transfer.duration) {
+	if !c.reserve(p.leases, p.memory.leaseDuration(c)) {
 		return false
 	}
 	it := &item{kind: takes, claim: c}
