@@ -41,6 +41,18 @@ const (
 	blockStep  = 64
 )
 
+// newBlock returns a block of runs, or of a count, with the lowest name that is not used of those of an instance with a hash.
+func newBlock(area int, runs []Run, count int, hash uint32, used func(blockName) bool) Block {
+	b := Block{Area: area, Runs: runs, Count: count, Name: int(hash%blockBases) * blockStep}
+	for _, run := range runs {
+		b.Count += run.Len()
+	}
+	for used(b.name()) {
+		b.Name++
+	}
+	return b
+}
+
 // Held is the slots of one claim in one pool, and what a put of their keys depends on besides their absence.
 type Held struct {
 	// Numbers are taken by a slot key each, Blocks by themselves.

@@ -149,21 +149,13 @@ func (e *Exact) Choose(n int, blocks bool, hash uint32, revision int64) (Held, b
 	if blocks {
 		for _, in := range chooseRuns(e.layout, without, e.taken(), n) {
 			h.Blocks = append(h.Blocks, e.newBlock(in.area, in.runs, 0, hash, h.Blocks))
-			if a := (Area{in.area, revision}); !slices.Contains(h.Areas, a) {
-				h.Areas = append(h.Areas, a)
-			}
 		}
-		return h, h.Slots() == n
+	} else {
+		h.Numbers = chooseNumbers(without, e.taken(), n)
+		h.Numbers = append(h.Numbers, chooseNumbers(with, e.taken(), n-len(h.Numbers))...)
 	}
-	h.Numbers = chooseNumbers(without, e.taken(), n)
-	h.Numbers = append(h.Numbers, chooseNumbers(with, e.taken(), n-len(h.Numbers))...)
-	for _, n := range h.Numbers {
-		a := Area{e.layout.areaOf(n), revision}
-		if !slices.Contains(h.Areas, a) {
-			h.Areas = append(h.Areas, a)
-		}
-	}
-	return h, len(h.Numbers) == n
+	h.Areas = e.layout.areasOf(h, func(int) int64 { return revision })
+	return h, h.Slots() == n
 }
 
 func (e *Exact) taken() []set { return []set{e.keys, e.listed, e.lent} }
@@ -191,15 +183,9 @@ func (e *Exact) searched() (without, with []Run) {
 
 // newBlock returns a block with the lowest name that no block has, nor one of some others that are to be put with it.
 func (e *Exact) newBlock(area int, runs []Run, count int, hash uint32, others []Block) Block {
-	b := Block{Area: area, Runs: runs, Count: count, Name: int(hash%blockBases) * blockStep}
-	for _, run := range runs {
-		b.Count += run.Len()
-	}
-	used := func(o Block) bool { return o.name() == b.name() }
-	for e.names[b.name()] || e.blocks[b.name()].Count > 0 || slices.ContainsFunc(others, used) {
-		b.Name++
-	}
-	return b
+	return newBlock(area, runs, count, hash, func(name blockName) bool {
+		return e.names[name] || e.blocks[name].Count > 0 || slices.ContainsFunc(others, func(o Block) bool { return o.name() == name })
+	})
 }
 
 // Lend records that slots are offered.

@@ -1,6 +1,9 @@
 package slots
 
-import "hash/fnv"
+import (
+	"hash/fnv"
+	"slices"
+)
 
 // Unlimited is the limit of a pool without one.
 const Unlimited = -1
@@ -45,6 +48,25 @@ func (l layout) areas() int {
 
 // areaOf returns the area of a number.
 func (l layout) areaOf(number int) int { return number / l.area }
+
+// areasOf returns the areas of what is held, with the revisions at which their blocks are known; none in a pool without a limit.
+func (l layout) areasOf(h Held, known func(area int) int64) (areas []Area) {
+	if l.area == 0 {
+		return nil
+	}
+	add := func(area int) {
+		if !slices.ContainsFunc(areas, func(a Area) bool { return a.Area == area }) {
+			areas = append(areas, Area{area, known(area)})
+		}
+	}
+	for _, n := range h.Numbers {
+		add(l.areaOf(n))
+	}
+	for _, b := range h.Blocks {
+		add(b.Area)
+	}
+	return areas
+}
 
 // numbers returns the numbers of an area.
 func (l layout) numbers(area int) Run {

@@ -187,7 +187,7 @@ func (p *Pool) Take(n int, blocks bool) (Held, bool) {
 	default:
 		h.Numbers = p.chooseNumbers(n)
 	}
-	h.Areas = p.areasOf(h)
+	h.Areas = p.layout.areasOf(h, func(area int) int64 { return max(p.read, p.known[area]) })
 	p.mark(h, true)
 	if h.Slots() < n || h.Compares() > MaxCompares {
 		p.Abandon(h)
@@ -247,34 +247,11 @@ func (p *Pool) chooseNumbers(n int) (numbers []int) {
 
 // newBlock returns a block with the lowest free name of this instance, and reserves the name.
 func (p *Pool) newBlock(area int, runs []Run, count int) Block {
-	b := Block{Area: area, Runs: runs, Count: count, Name: int(p.hash%blockBases) * blockStep}
-	for _, run := range runs {
-		b.Count += run.Len()
-	}
-	for p.names[b.name()] || p.tried[b.name()] || p.blocks[b.name()].Count > 0 {
-		b.Name++
-	}
+	b := newBlock(area, runs, count, p.hash, func(name blockName) bool {
+		return p.names[name] || p.tried[name] || p.blocks[name].Count > 0
+	})
 	p.tried[b.name()] = true // the next block of the same claim may be in the same area
 	return b
-}
-
-// areasOf returns the areas of numbers and blocks, with the revisions at which their blocks are known.
-func (p *Pool) areasOf(h Held) (areas []Area) {
-	if p.spec.Limit == Unlimited {
-		return nil
-	}
-	add := func(area int) {
-		if !slices.ContainsFunc(areas, func(a Area) bool { return a.Area == area }) {
-			areas = append(areas, Area{area, max(p.read, p.known[area])})
-		}
-	}
-	for _, n := range h.Numbers {
-		add(p.layout.areaOf(n))
-	}
-	for _, b := range h.Blocks {
-		add(b.Area)
-	}
-	return areas
 }
 
 // mark reserves the numbers and blocks that are being tried, or ends that.
