@@ -180,12 +180,17 @@ func (q *queue) pools() []string {
 			all[p] = true
 		}
 	}
-	names := slices.Sorted(maps.Keys(all))
-	if q.polls++; len(names) > maxPolled {
-		at := q.polls * maxPolled % len(names)
-		names = slices.Concat(names[at:], names[:at])[:maxPolled]
+	q.polls++
+	return some(slices.Sorted(maps.Keys(all)), maxPolled, q.polls)
+}
+
+// some returns as many of a list as there may be at most, others in each round.
+func some[T any](all []T, most, round int) []T {
+	if len(all) <= most {
+		return all
 	}
-	return names
+	at := round * most % len(all)
+	return slices.Concat(all[at:], all[:at])[:most]
 }
 
 // maxChosen is the most ids that one poll reads.
@@ -198,11 +203,7 @@ func (q *queue) chosen() (all []*demand) {
 			all = append(all, d)
 		}
 	}
-	if len(all) > maxChosen {
-		at := q.polls * maxChosen % len(all)
-		all = slices.Concat(all[at:], all[:at])[:maxChosen]
-	}
-	return all
+	return some(all, maxChosen, q.polls)
 }
 
 // Next returns the next transaction, false if there is none, or one is under way.

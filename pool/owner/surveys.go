@@ -150,12 +150,8 @@ func (s *surveys) poolsOfDemands() []string {
 			all[name] = true
 		}
 	}
-	names := slices.Sorted(maps.Keys(all))
-	if len(names) > maxSurveyed {
-		s.rounds++
-		at := s.rounds * maxSurveyed % len(names)
-		names = slices.Concat(names[at:], names[:at])[:maxSurveyed]
-	}
+	s.rounds++
+	names := some(slices.Sorted(maps.Keys(all)), maxSurveyed, s.rounds)
 	s.queue.forgetGone(names)
 	return names
 }
