@@ -125,6 +125,16 @@ type ending struct {
 	rev int64
 	// of is the run as it ended: it tells which of the claims that name the run belong to it.
 	of *run.Run
+	// searched: its claims were searched for once. Those of a run that has ended are searched for twice: a claim waits for some
+	// milliseconds before others can see it.
+	searched bool
+}
+
+// next returns the ending for the next search, false if none is needed.
+func (e ending) next() (ending, bool) {
+	again := e.rev == math.MaxInt64 && !e.searched
+	e.searched = true
+	return e, again
 }
 
 // claim identifies a claim: different instances may hold claims with the same id.
@@ -149,8 +159,11 @@ func (l *claimRevoker) add(runs map[string]ending) {
 	l.poke()
 }
 
-// again adds the runs of a failed attempt, unless they were added again meanwhile.
+// again adds runs that are to be searched for once more, unless they were added again meanwhile.
 func (l *claimRevoker) again(runs map[string]ending) {
+	if len(runs) == 0 {
+		return
+	}
 	l.mu.Lock()
 	for id, e := range runs {
 		if _, news := l.runs[id]; !news {
@@ -194,12 +207,18 @@ func (l *claimRevoker) run(ctx context.Context) error {
 		}
 		runs := l.take()
 		err := l.free(ctx, runs)
-		if err != nil && ctx.Err() == nil {
-			if !troubled { // once in a row
-				l.cfg.Logger.Warn("claims of ended runs could not be revoked, trying again", "error", err)
-			}
-			l.again(runs)
+		if err != nil && ctx.Err() == nil && !troubled { // once in a row
+			l.cfg.Logger.Warn("claims of ended runs could not be revoked, trying again", "error", err)
 		}
+		if err == nil {
+			for id, e := range runs {
+				var more bool
+				if runs[id], more = e.next(); !more {
+					delete(runs, id)
+				}
+			}
+		}
+		l.again(runs)
 		troubled = err != nil
 		pause.Reset(revokeEvery)
 	}

@@ -96,7 +96,7 @@ func (s *state) runsMessage(m store.FeedMessage) (news bool) {
 		case ev.Type == mvccpb.Event_DELETE:
 			news = true
 			if old := s.runs[id]; old != nil && old.Status.InProgress() {
-				s.revoke[id] = ending{math.MaxInt64, old} // deleted by hand
+				s.revoke[id] = ending{rev: math.MaxInt64, of: old} // deleted by hand
 			}
 			s.remove(id)
 			delete(s.bad, string(ev.Kv.Key))
@@ -143,13 +143,13 @@ func (s *state) put(r *run.Run) {
 	if old := s.runs[r.ID]; old == nil || old.Status != r.Status {
 		switch {
 		case r.Status.Ended():
-			s.revoke[r.ID] = ending{math.MaxInt64, r}
+			s.revoke[r.ID] = ending{rev: math.MaxInt64, of: r}
 		case r.Status == run.Queued && (r.Lost > 0 || old != nil && old.Status.Ended()):
 			of := r
 			if old != nil {
 				of = old // its record has the executor
 			}
-			s.revoke[r.ID] = ending{r.Revision, of} // later claims belong to the next attempt
+			s.revoke[r.ID] = ending{rev: r.Revision, of: of} // later claims belong to the next attempt
 		}
 	}
 	s.remove(r.ID)
