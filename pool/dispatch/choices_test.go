@@ -361,6 +361,14 @@ func TestPatience(t *testing.T) {
 	if p := s.patience(time.Second + 2*slowWithin); p != leastPatience {
 		t.Errorf("%v after a while", p)
 	}
+	now := time.Minute
+	s.troubled(now)
+	if p := s.patience(now + time.Second); p != oftenPatience {
+		t.Errorf("%v a second after a transaction failed", p)
+	}
+	if p := s.patience(now + 2*slowWithin); p != leastPatience {
+		t.Errorf("%v a while after a transaction failed", p)
+	}
 	r := newRig(t)
 	r.spec("db", 1, false)
 	r.demand("a", 0, ask(0, "db=1"))

@@ -8,27 +8,32 @@ import (
 
 const (
 	// leastPatience and mostPatience bound the time after which an owner is silent: between them it is twice the slowest
-	// commit of the last slowWithin to 2 × slowWithin.
+	// commit, or transaction of the dispatcher, of the last slowWithin to 2 × slowWithin.
 	leastPatience = 500 * time.Millisecond
 	mostPatience  = 2 * time.Second
 	slowWithin    = 5 * time.Second
-	// oftenPatience is that of an owner that was silent often.
+	// oftenPatience is that of an owner that was silent often, and of all for 2 × slowWithin after trouble with etcd.
 	oftenPatience = 4 * time.Second
 	// never is later than any time.
 	never = time.Duration(1<<63 - 1)
 )
 
-// silence is how slow commits were.
+// silence is how slow commits, and the dispatcher's own transactions, were.
 type silence struct {
 	slowest [2]time.Duration // in the present time and in the one before
 	began   time.Duration
+	trouble time.Duration // when a transaction failed last; 0 for never
 }
 
-// took records how long the commit of an offer took.
+// took records how long the commit of an offer took, or a transaction of the dispatcher.
 func (s *silence) took(now, took time.Duration) {
 	s.age(now)
 	s.slowest[0] = max(s.slowest[0], took)
 }
+
+// troubled records that a transaction of the dispatcher failed. Owners may have lost their watches with the same member of etcd:
+// they find their offers by a poll then, and the first one may go to that member, too.
+func (s *silence) troubled(now time.Duration) { s.trouble = now }
 
 func (s *silence) age(now time.Duration) {
 	if past := now - s.began; past >= 2*slowWithin {
@@ -41,6 +46,9 @@ func (s *silence) age(now time.Duration) {
 // patience returns how long an owner has to commit or decline.
 func (s *silence) patience(now time.Duration) time.Duration {
 	s.age(now)
+	if s.trouble > 0 && now-s.trouble < 2*slowWithin {
+		return oftenPatience
+	}
 	return min(mostPatience, max(leastPatience, 2*max(s.slowest[0], s.slowest[1])))
 }
 

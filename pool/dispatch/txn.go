@@ -15,6 +15,7 @@ import (
 
 // flight is a transaction without an answer.
 type flight struct {
+	sent     time.Duration
 	silent   []*open // to be deleted, as their owners have left them alone
 	unwanted []*open // to be deleted, as their owners have no demands
 	puts     []*open
@@ -58,7 +59,7 @@ func (d *Dispatcher) Next(now time.Duration) (*pb.TxnRequest, bool) {
 	if d.lost || d.flight != nil || d.view.listed == 0 || now < d.pace.until {
 		return nil, false
 	}
-	f := &flight{}
+	f := &flight{sent: now}
 	d.age(now)
 	d.revoke(f, now)
 	if d.dirty || now >= d.planAt {
@@ -164,10 +165,14 @@ func (d *Dispatcher) changeOffers(f *flight, keys []wire.OfferKey, put bool, mos
 // Answer takes the answer to Next, or the error that there was instead. It returns true if the outcome is unknown: then
 // the transaction is to be fenced, and the dispatcher sends nothing until Fenced is called.
 func (d *Dispatcher) Answer(resp *pb.TxnResponse, err error, now time.Duration) (unknown bool) {
+	if err != nil {
+		d.silence.troubled(now)
+	}
 	if err != nil && store.OutcomeUnknown(err) {
 		return true
 	}
 	f := d.flight
+	d.silence.took(now, now-f.sent)
 	d.flight = nil
 	switch {
 	case err != nil:
