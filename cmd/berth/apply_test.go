@@ -69,7 +69,7 @@ func TestDecodeDeclared_TellsAllThatIsWrongByLine(t *testing.T) {
 		}, "\n"), []string{
 			"2:24: limits.max_concurrent_runs: -2 is out of range: use 0 to 1000000, and -1 (unlimited)",
 			"4:15: limits.tags.env=prod must be a whole number",
-			`5:5: limits.tags: "env=" is no tag: write KEY=VALUE, KEY for all values together, or KEY=* for each value separately`,
+			`5:5: limits.tags: "env=" is not a tag: write KEY=VALUE, KEY for all values together, or KEY=* for each value separately`,
 			"6:15: limits.tags.tenant=*: 1000001 is out of range: use 0 to 1000000, and -1 (unlimited)",
 			"7:5: limits.tags: a tag has no key",
 			`10:5: limits.tags: "team" is given twice, first on line 9`,

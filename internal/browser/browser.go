@@ -105,7 +105,7 @@ func find(setting string, look func(string) (string, error)) (string, error) {
 	if setting != "" {
 		path, err := look(setting)
 		if err != nil {
-			return "", fmt.Errorf("%s=%s is no browser: %w", Var, setting, err)
+			return "", fmt.Errorf("%s=%s is not a browser: %w", Var, setting, err)
 		}
 		return path, nil
 	}

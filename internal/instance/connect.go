@@ -8,7 +8,7 @@ import (
 	"github.com/berthhq/berth/pool/registry"
 )
 
-// Connect connects to etcd for an operator, who is no instance: to read it needs no permission to write. It uses the options for
+// Connect connects to etcd for an operator, without an instance: to read it needs no permission to write. It uses the options for
 // etcd and for authentication only, and returns the connection, which is to be closed, with the spelling of keys.
 func Connect(ctx context.Context, o Options) (*store.Client, store.Keys, error) {
 	if err := o.fill(); err != nil {

@@ -130,7 +130,7 @@ func (o *Options) fill() error {
 		o.Host = text.Host(name)
 	}
 	if err := pool.ValidateName(o.Host); err != nil {
-		return problem.Field("host", "%q is no host name: use 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", o.Host)
+		return problem.Field("host", "%q is not a host name: use 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", o.Host)
 	}
 	switch {
 	case o.Instance == "" && o.StateDir != "":
@@ -139,7 +139,7 @@ func (o *Options) fill() error {
 		o.Instance = strings.ToLower("p" + strconv.Itoa(os.Getpid()) + "-" + ulid.Make().String()[16:])
 	}
 	if err := pool.ValidateName(o.Instance); err != nil {
-		return problem.Field("instance", "%q is no instance name: use 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", o.Instance)
+		return problem.Field("instance", "%q is not an instance name: use 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", o.Instance)
 	}
 	defaults := func(d *time.Duration, def time.Duration) {
 		if *d == 0 {

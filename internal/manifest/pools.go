@@ -211,7 +211,7 @@ func (d *declarationReader) tagLimit(to map[string]run.TagLimit, path string, ke
 		return
 	}
 	if strings.HasSuffix(key.Value, "=") || key.Value == "" {
-		d.wrong(key, "limits.tags: %q is no tag: write KEY=VALUE, KEY for all values together, or KEY=* for each value separately", key.Value)
+		d.wrong(key, "limits.tags: %q is not a tag: write KEY=VALUE, KEY for all values together, or KEY=* for each value separately", key.Value)
 		return
 	}
 	t, err := run.ParseTagLimit(key.Value + "=" + strconv.Itoa(n))

@@ -110,7 +110,7 @@ func (e *entry) refuseHasty(err error) bool {
 	return len(e.asking) > 0
 }
 
-// refused takes that a claim is refused. If it did not wait, and others have asked for it since that do, it is asked for again.
+// refused records that a claim is refused. If it did not wait, and others have asked for it since that do, it is asked for again.
 func (r *requests) refused(e *entry, err error) {
 	hasty := e.request.Wait == 0 && problem.CodeOf(err) == problem.NoCapacity
 	if !hasty || !e.refuseHasty(err) {

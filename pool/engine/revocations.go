@@ -134,7 +134,7 @@ func (v *revocations) names(r revocation, e *entry) bool {
 	return r.Fence == e.granted.Fence || r.Fence == wire.Waiting && e.refusal != nil
 }
 
-// ended takes that a claim has ended, whether it was granted or not. A revocation that was about it is done.
+// ended records that a claim has ended, whether it was granted or not. A revocation that was about it is done.
 func (v *revocations) ended(e *entry) {
 	delete(v.grace, e)
 	r, ok := v.wanted[e.request.ID]

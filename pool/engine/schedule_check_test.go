@@ -49,7 +49,7 @@ func (w *world) known(rev int64) {
 	}
 }
 
-// grant takes that a claim was granted.
+// grant records that a claim was granted.
 func (w *world) grant(n *node, a *wanted) {
 	id := a.Request().ID
 	w.seen["granted"]++

@@ -254,7 +254,7 @@ func (w *world) checkEnded(events []*mvccpb.Event) {
 	}
 }
 
-// stays takes that a claim is held after a combined release.
+// stays records that a claim is held after a combined release.
 func (w *world) stays(h *host, c *Claim, err error) {
 	e := w.written.ended[c.request.ID]
 	writes := func(prefix string) bool { return names(&pb.TxnRequest{Success: e.Then}, prefix) }

@@ -137,7 +137,7 @@ func (in *RunListInput) Filter() (f RunFilter, err error) {
 	for _, text := range in.Tag {
 		key, value, ok := strings.Cut(text, "=")
 		if there, twice := f.tags[key]; !ok || key == "" || twice && there != value {
-			return f, problem.Field("tag", "%s is no tag that a run can have: write KEY=VALUE, each key once", problem.Quote(text))
+			return f, problem.Field("tag", "%s is not a tag that a run can have: write KEY=VALUE, each key once", problem.Quote(text))
 		}
 		f.tags[key] = value
 	}

@@ -107,7 +107,7 @@ func (c *clientConn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// ends takes that nothing more comes from the client, since it has ended the connection
+// ends records that nothing more comes from the client, since it has ended the connection
 // or reset it.
 func (c *clientConn) ends(reset bool) {
 	c.mu.Lock()
