@@ -18,6 +18,8 @@ type waiter struct {
 	rev   int64 // that has put it, or changed whether it reserves
 	// whole: its key is in each of its pools. If not, it does not count.
 	whole bool
+	// served: slots were taken for it.
+	served bool
 	// offers are those to it that are open, and offered is when the last one came or went.
 	offers  int
 	offered time.Time
@@ -200,6 +202,11 @@ func (s *demandsSeen) waiterOf(of instanceID, ref demandRef) *waiter {
 		}
 	}
 	return nil
+}
+
+// wait reports whether demands wait for a pool.
+func (s *demandsSeen) wait(pool string) bool {
+	return slices.ContainsFunc(s.line, func(w *waiter) bool { return w.value.Pools[pool] > 0 })
 }
 
 // checkDemands judges the demands that the revision has touched, and ends the waits of those that left.

@@ -15,8 +15,8 @@ import (
 //   - an offer to its demand that names what it takes;
 //   - an advance offer to its owner, and slots that a claim of that owner gives back in the same revision;
 //   - the role of the dispatcher, whose own demands are offered in memory: these alone are not judged further;
-//   - its turn by what is in etcd, which it shows by putting the pending key again: claims that do not wait, and demands that
-//     nobody serves.
+//   - its turn by what is in etcd, which it shows by putting the pending key again, or by deleting it if nobody else waits:
+//     claims that do not wait, and demands that nobody serves.
 //
 // An offer, and such a turn, must not pass a claim of a higher rank that needs no more of the same pools, and does not fit in
 // what is left. What may be passed, since the dispatcher can't know better or has a reason, is named by [History.excused]
@@ -232,7 +232,7 @@ func (h *History) waited(x *Hold) *waiter {
 func (h *History) checkRight(x *Hold, w *waiter) {
 	q := &h.queue
 	var pending []string
-	put := true // the keys of all of them are put again
+	turn := true // the keys of all of them are put again, or deleted where nobody is left who waits
 	known := int64(math.MaxInt64)
 	for name := range x.Pools {
 		was, touched := q.was[name]
@@ -241,14 +241,15 @@ func (h *History) checkRight(x *Hold, w *waiter) {
 		}
 		if was != 0 {
 			pending = append(pending, name)
-			put, known = put && q.pending[name] == h.rev, min(known, was)
+			turn = turn && (q.pending[name] == h.rev || touched && q.pending[name] == 0 && !h.demands.wait(name))
+			known = min(known, was)
 		}
 	}
 	switch {
 	case len(pending) == 0 || q.before == instanceID{x.Host, x.Instance}:
 	case w != nil && h.wasOffered(x, w):
 	case h.wasAdvanced(x, pending):
-	case put:
+	case turn:
 		h.checkTurn(x, w, known)
 	default:
 		slices.Sort(pending)
@@ -464,7 +465,7 @@ func (q *queueState) sawOf(w *waiter, rev int64) bool {
 }
 
 // excused reports whether a waiter may be left out:
-//   - it is not in all of its pools, or has its slots and its demand goes later;
+//   - it is not in all of its pools, or has had its slots and its demand goes later;
 //   - its claim has two demands, one of which a restore has brought back;
 //   - one of several claims for the same, or a step: its owner may have no place for it;
 //   - it has an offer, or had one a moment ago that came to nothing;
@@ -475,7 +476,7 @@ func (q *queueState) sawOf(w *waiter, rev int64) bool {
 func (h *History) excused(w *waiter) bool {
 	q := &h.queue
 	switch {
-	case !w.whole, h.holding[w.value.Claim] != nil:
+	case !w.whole, w.served, h.holding[w.value.Claim] != nil:
 	case q.demands.stands[w.wait] > 1:
 	case w.value.Sole, w.value.Holder.Step != "":
 	case w.offers > 0, !w.offered.IsZero() && q.now().Sub(w.offered) < offeredBefore:

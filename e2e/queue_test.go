@@ -216,7 +216,17 @@ func TestTheOrderOfOffersIsJudged(t *testing.T) {
 		"one whose offer came to nothing once":            {true, passing(one, one, func(t *queueTape) { t.at(t.offer("0", "early")); t.at(del(offersKeyOf("i", "0"))); t.pass(time.Minute) })},
 		"one whose owner had many offers a moment ago":    {false, passing(one, one, manyOffers)},
 		"one whose owner had many offers, which is known": {true, passing(one, one, func(t *queueTape) { manyOffers(t); t.knows(one) })},
-		"one that is passed":                              {false, passing(one, one, func(t *queueTape) { t.at(put(offersKeyOf("i", "passed"), 0, `{"v":2}`)) })},
+		"one that had its slots, which were freed by force": {false, func(t *queueTape) {
+			t.wait("early", "i", one, "")
+			t.wait("late", "j", one, "")
+			r := t.refs["early"]
+			t.firstGone()
+			t.at(put(numberKey(keys, "a", 0), 7, `{"v":2,"claim":"early","demand":{"pool":%q,"name":%d,"created":%d},"record":{"pools":{"a":1},"holder":{"host":"h","instance":"i"}}}`,
+				r.Pool, r.Name, r.Created), isPending("a"))
+			t.firstGone()
+			t.at(t.offer("0", "late"))
+		}},
+		"one that is passed": {false, passing(one, one, func(t *queueTape) { t.at(put(offersKeyOf("i", "passed"), 0, `{"v":2}`)) })},
 		"one that was passed long ago": {true, passing(one, one, func(t *queueTape) {
 			t.at(put(offersKeyOf("i", "passed"), 0, `{"v":2}`))
 			t.pass(time.Minute)
@@ -301,8 +311,18 @@ func TestTheRightToSlotsOfAPendingPoolIsJudged(t *testing.T) {
 			t.dispatcher("k")
 			t.at(t.grant("w", "d", one, 0)...)
 		}},
-		"the pool is not pending":                     {false, func(t *queueTape) { t.at(del(keys.Pending("a"))); t.firstGone(); t.at(claimed("a", 0, "direct")) }},
-		"the pool stops being pending at that moment": {true, func(t *queueTape) { t.firstGone(); t.at(claimed("a", 0, "direct"), del(keys.Pending("a"))) }},
+		"the pool is not pending":    {false, func(t *queueTape) { t.at(del(keys.Pending("a"))); t.firstGone(); t.at(claimed("a", 0, "direct")) }},
+		"its turn, and nobody waits": {false, func(t *queueTape) { t.firstGone(); t.at(claimed("a", 0, "direct"), del(keys.Pending("a"))) }},
+		"its turn, when the last one that waits leaves": {false, func(t *queueTape) {
+			t.wait("w", "i", one, "")
+			t.firstGone()
+			t.at(append(t.grant("w", "i", one, 0), del(keys.Pending("a")))...)
+		}},
+		"the pool stops being pending while others wait": {true, func(t *queueTape) {
+			t.wait("w", "j", two, "")
+			t.firstGone()
+			t.at(claimed("a", 0, "direct"), del(keys.Pending("a")))
+		}},
 		"the pool becomes pending at that moment": {false, func(t *queueTape) {
 			t.at(del(keys.Pending("a")))
 			t.firstGone()

@@ -145,6 +145,11 @@ func (h *History) hold(id string, main *slot, keys map[string]*slot) {
 	h.checkFence(n, old, keys)
 	h.holding[id] = n
 	h.holds = append(h.holds, n)
+	if d := main.value.Demand; d != nil {
+		if w := h.demands.waiterOf(instanceID{n.Host, n.Instance}, *d); w != nil {
+			w.served = true
+		}
+	}
 	if old == nil {
 		h.queue.begin(n)
 	}

@@ -235,10 +235,7 @@ func (q *demandKeys) stay(k *demandKey) {
 
 // check has a key put again if it has to be, after a transaction with it.
 func (q *demandKeys) check(k *demandKey) {
-	if k.lease == 0 && k.created != 0 { // it has ended meanwhile
-		q.vanish(k)
-	}
-	if k.worthPutting(nil) {
+	if k.lease == 0 && k.created != 0 || k.worthPutting(nil) { // its lease has ended meanwhile
 		q.change(k)
 	}
 }
@@ -323,7 +320,8 @@ func (q *demandKeys) forgetGone(pools []string) {
 // forgetAllGone forgets all of them.
 func (q *demandKeys) forgetAllGone() { clear(q.gone) }
 
-// leaseLost records that a lease has ended, with the keys on it.
+// leaseLost records that a lease has ended. The keys on it may be in etcd still, if only this instance believes that: they are put
+// on another one where they are, so that what is offered to their demands holds.
 func (q *demandKeys) leaseLost(id store.LeaseID) {
 	for _, k := range q.all() {
 		if k.lease == id {

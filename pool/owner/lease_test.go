@@ -5,16 +5,21 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/slots"
+	"github.com/berthhq/berth/pool/wire"
 )
 
 // endLease ends the validity of the lease of claims, which stays in etcd.
-func (r *rig) endLease() (id store.LeaseID) {
-	id = r.h.leases[false]
-	delete(r.h.leases, false)
+func (r *rig) endLease() store.LeaseID { return r.endLeaseOf(false) }
+
+// endLeaseOf ends the validity of the lease of claims, or of demands.
+func (r *rig) endLeaseOf(demands bool) (id store.LeaseID) {
+	id = r.h.leases[demands]
+	delete(r.h.leases, demands)
 	r.h.LeaseLost(id, nil)
 	return id
 }
@@ -101,5 +106,40 @@ func TestATransactionThatFailedIsNotRepeatedOnALostLease(t *testing.T) {
 	}
 	if got := r.pass(time.Second)["a"]; got.Outcome != Granted || a.lease == lost {
 		t.Errorf("%+v on lease %d", got, a.lease)
+	}
+}
+
+// After etcd did not answer for some time, an instance may believe that the lease of its demands has ended, and etcd has kept it.
+// The demands stay where they are, and take what they are offered there.
+func TestADemandKeepsItsOfferWhenItsLeaseIsBelievedToHaveEnded(t *testing.T) {
+	r := newRig(t)
+	full := r.ask("full", 4, store.Extra{})
+	r.pass(time.Second)
+	waits := r.ask("waits", 1, store.Extra{})
+	r.pass(time.Second)
+	r.h.Release(full)
+	r.pass(time.Second)
+	spec, _ := r.get(r.keys.Spec("db"))
+	where := waits.demand.ref()
+	lost := r.endLeaseOf(true)
+	key := r.keys.Offer(wire.OfferKey{Host: r.h.name, Instance: "i"})
+	take := wire.TakeOf(slots.Held{Numbers: []int{0}, Spec: spec.ModRevision})
+	list := []wire.Offer{{Demand: where, Take: map[string]wire.Take{"db": take}}}
+	r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, wire.EncodeOffers(list), 0)}})
+	kv, _ := r.get(key)
+	r.h.Offered(&mvccpb.Event{Type: mvccpb.PUT, Kv: kv})
+	if got := r.pass(time.Second)["waits"]; got.Outcome != Granted {
+		t.Errorf("%+v", got)
+	}
+
+	again := r.ask("again", 4, store.Extra{})
+	r.pass(time.Second)
+	where = again.demand.ref()
+	if id := r.endLeaseOf(true); id == lost {
+		t.Fatal("it has no other lease")
+	}
+	r.pass(time.Second)
+	if now := again.demand.ref(); now != where || again.demand.key.lease == 0 {
+		t.Errorf("it has moved from %+v to %+v, on lease %d", where, now, again.demand.key.lease)
 	}
 }
