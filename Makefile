@@ -53,11 +53,11 @@ dev: build ## Run berth with an etcd of its own (ARGS="--listen 127.0.0.1:0")
 demo: build ## Run a small pipeline on berth dev with two workers
 	examples/wordcount/demo.sh bin/berth
 
-# Tests wait more than they compute, so one package more than there are cores is tested at a time.
+# Tests wait more than they compute, so two packages more than there are cores are tested at a time.
 # On two busy cores the schedules of package pool take more than half of Go's usual ten minutes.
 # `make lint` vets.
 TESTFLAGS = -timeout 20m -p $(PACKAGES) -vet=off
-PACKAGES  = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PACKAGES  = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .PHONY: test
 test: ## Run all tests

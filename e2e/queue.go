@@ -241,8 +241,8 @@ func (h *History) checkRight(x *Hold, w *waiter) {
 		}
 		if was != 0 {
 			pending = append(pending, name)
-			turn = turn && (q.pending[name] == h.rev || touched && q.pending[name] == 0 && !h.demands.wait(name))
-			known = min(known, was)
+			ends := touched && q.pending[name] == 0 && !h.demands.wait(name)
+			turn, known = turn && (ends || q.pending[name] == h.rev), min(known, was)
 		}
 	}
 	switch {

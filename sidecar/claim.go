@@ -145,7 +145,11 @@ func (a *apiServer) hold(ctx context.Context, s *session, w *wanted, wait *wait)
 func (s *session) want(ctx context.Context, req api.ClaimRequest, async bool) (*wanted, error) {
 	w := &wanted{ClaimRequest: req, named: req.ID != "", by: access.Of(ctx).String()}
 	w.still = func() error {
-		return server.IdentityNow(ctx).Allow(access.Claim, slices.Sorted(maps.Keys(req.Pools))...)
+		id, err := server.IdentityNow(ctx)
+		if err != nil {
+			return err
+		}
+		return id.Allow(access.Claim, slices.Sorted(maps.Keys(req.Pools))...)
 	}
 	if !w.named {
 		w.ID = ulid.Make().String()

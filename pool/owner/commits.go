@@ -11,8 +11,14 @@ import (
 	"github.com/berthhq/berth/pool/wire"
 )
 
-// localWait is for how long a claim waits for releases of its own instance in a full pool, before it waits in etcd.
-const localWait = 20 * time.Millisecond
+const (
+	// localWait is for how long a claim waits for releases of its own instance in a full pool, before it waits in etcd.
+	localWait = 20 * time.Millisecond
+	// servedWait is for how long it does so while those before it get slots, none of them more than localWait after the last one.
+	servedWait = 5 * localWait
+	// maxServed is how many claims do so at most: each transaction checks all of them.
+	maxServed = 1000
+)
 
 // commits takes and releases slots: it is the half of the writer that changes slot keys and blocks, and with them
 // offers keys and the demands that end.

@@ -53,6 +53,7 @@ type known struct {
 	held    int // claims of this instance, those that are being tried included
 	used    time.Duration
 	asked   time.Duration // when it was read last because it was full
+	served  time.Duration // when claims of this instance took slots of it last
 }
 
 // of returns what is remembered of a pool.
@@ -128,6 +129,18 @@ func (k *known) use(n int) { k.held += n }
 // uses reports whether claims of this instance use one of some pools.
 func (m *memory) uses(pools []string) bool {
 	return slices.ContainsFunc(pools, func(name string) bool { return m.pools[name].held > 0 })
+}
+
+// serve records that claims of this instance take slots of some pools.
+func (m *memory) serve(pools []string, now time.Duration) {
+	for _, name := range pools {
+		m.pools[name].served = now
+	}
+}
+
+// served reports whether claims of this instance have taken slots of each of some pools in the last [localWait].
+func (m *memory) served(pools []string, now time.Duration) bool {
+	return !slices.ContainsFunc(pools, func(name string) bool { return now-m.pools[name].served > localWait })
 }
 
 // below reports whether what a claim holds is below the ceilings of its pools, so that another claim may take it over.

@@ -122,6 +122,11 @@ func (o *offers) removeIf(is func(*offered) bool) {
 // setAdvance records the advance offer of a pool.
 func (o *offers) setAdvance(pool string, of *offered) { o.advance[pool] = of }
 
+// ownAhead reports whether this instance may hand slots of some pools on as the dispatcher.
+func (o *offers) ownAhead(pools []string) bool {
+	return o.own.may != nil && !slices.ContainsFunc(pools, func(p string) bool { return !o.own.may(p) })
+}
+
 // ahead returns the advance offers for some pools, false if one of them has none.
 func (o *offers) ahead(pools []string) (all []*offered, ok bool) {
 	for _, p := range pools {

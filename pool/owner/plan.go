@@ -246,6 +246,7 @@ func (p *plan) claim(c *Claim) bool {
 		p.reuse.take(c.kind)
 	}
 	c.become(taking)
+	p.memory.serve(c.pools, p.now)
 	return true
 }
 
@@ -298,7 +299,11 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 		}
 		v = verdict{is: mustWait, pools: []string{full}, why: Full}
 	}
-	switch until := c.came + localWait; {
+	until := c.came + localWait
+	if c.request.Wait > 0 && p.want.len() < maxServed && p.served(v) {
+		until = c.came + servedWait
+	}
+	switch {
 	case v.why == Full && p.now < until && p.memory.uses(v.pools):
 		p.wake(until)
 		return false
@@ -320,6 +325,17 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 	p.outcomes.news.add(Result{Claim: c, Outcome: Waits, Why: v.why})
 	p.queue.add(c, v.pools)
 	return true
+}
+
+// served reports whether claims of this instance have just taken slots of the pools that a claim waits for, and no instance but this
+// one has a say in who is next: nobody waits there, or it dispatches and hands its slots on. Then a claim waits for longer than
+// otherwise before it is put into the queue. Else one pause of etcd puts all claims of a busy instance there, each after the
+// time that the others before it took, and all that come later.
+func (p *plan) served(v verdict) bool {
+	if v.why == Pending && !p.offers.ownAhead(v.pools) {
+		return false
+	}
+	return p.memory.served(v.pools, p.now)
 }
 
 // behindOwn reports whether a claim of a pending pool may wait a moment before it is put into the queue: its instance hands the
@@ -406,6 +422,7 @@ func (p *plan) handOn(from *Claim) bool {
 	}
 	from.become(freeing)
 	d.claim.become(taking)
+	p.memory.serve(from.pools, p.now)
 	return true
 }
 

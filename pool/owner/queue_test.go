@@ -2,6 +2,7 @@ package owner
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -129,6 +130,66 @@ func TestAClaimWaitsAMomentBehindItsInstance(t *testing.T) {
 			r.pass(2 * localWait)
 			if c.state != waiting || c.listed() == nil {
 				t.Error("it is not in the queue after a moment")
+			}
+		})
+	}
+}
+
+// While slots of its instance come to those before it, a claim waits for longer than otherwise before it is put into the queue: but
+// not without end, not if it is not to wait, and not if another instance dispatches for those that wait.
+func TestAClaimWaitsLongerWhileItsInstanceIsServed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		served  bool
+		hasty   bool
+		pending bool // claims of the instance are in the queue, and another instance dispatches
+		after   time.Duration
+	}{
+		"slots come":                  {served: true, after: servedWait},
+		"no slots come":               {after: localWait},
+		"it does not wait":            {served: true, hasty: true, after: localWait},
+		"another instance dispatches": {served: true, pending: true, after: localWait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var all []*Claim
+			ask := func(n int) {
+				for range n {
+					all = append(all, r.ask(fmt.Sprintf("c%d", len(all)), 1, store.Extra{}))
+				}
+			}
+			ask(4) // they get the slots
+			r.pass(time.Second)
+			if tc.pending {
+				ask(8)
+				r.pass(2 * localWait)
+				r.h.memory.want(r.h.memory.of("db", r.now()))
+				r.pass(0)
+				key := r.keys.Offer(wire.OfferKey{Host: r.h.name, Instance: "i", Name: -1, Advance: "db"})
+				r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, wire.EncodeEmpty(), 0)}})
+				kv, _ := r.get(key)
+				r.h.Offered(&mvccpb.Event{Type: mvccpb.PUT, Kv: kv})
+			}
+			ask(20)
+			request := &pool.Request{ID: "last", Slots: map[string]int{"db": 1}, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}}
+			if tc.hasty {
+				request.Wait = 0
+			}
+			last, begun := NewClaim(request), r.now()
+			r.h.asked[last] = true
+			r.h.Claim(last, begun, time.Unix(1, 0))
+			refused := false
+			for last.state == wanted && !refused && r.now() <= begun+2*servedWait {
+				i := slices.IndexFunc(all, func(c *Claim) bool { return c.state == held })
+				if i < 0 {
+					t.Fatal("no claim has slots")
+				}
+				if tc.served {
+					r.h.Release(all[i])
+				}
+				_, refused = r.pass(0)["last"]
+			}
+			if took := r.now() - begun; took < tc.after || took > tc.after+2*localWait {
+				t.Errorf("it is %v after %v", last.state, took)
 			}
 		})
 	}

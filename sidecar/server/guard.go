@@ -111,40 +111,42 @@ func (g *guard) identify(r *http.Request) (*http.Request, error) {
 	if _, local := PeerOf(r.Context()); err != nil || local {
 		return r, err
 	}
-	var shown func() (access.Token, bool) // the token that counts by now
-	if secret != "" {
-		shown = func() (access.Token, bool) {
-			now, err := g.tokens().Find(secret, time.Now())
-			return now, err == nil
-		}
-	} else {
+	// The token that counts by now.
+	shown := func() (access.Token, error) { return g.tokens().Find(secret, time.Now()) }
+	if secret == "" {
 		if g.pages == nil || !g.pages.Owns(r) {
 			return r, nil
 		}
-		shown = func() (access.Token, bool) { return g.pages.SignedIn(r) }
-		var in bool
-		if token, in = shown(); !in {
+		shown = func() (access.Token, error) {
+			t, in := g.pages.SignedIn(r)
+			if !in {
+				return t, problem.New(problem.Unauthorized, "you have signed out, or your token has expired or was revoked: sign in again")
+			}
+			return t, nil
+		}
+		if token, err = shown(); err != nil {
 			return r, nil
 		}
 	}
 	id := token.Identity(g.policy)
 	ctx := access.With(r.Context(), func() access.Identity { return id })
-	ctx = context.WithValue(ctx, nowKey{}, func() access.Identity {
-		if now, ok := shown(); ok {
-			return now.Identity(g.policy)
+	ctx = context.WithValue(ctx, nowKey{}, func() (access.Identity, error) {
+		now, err := shown()
+		if err != nil {
+			return access.Identity{}, err
 		}
-		return access.Identity{}
+		return now.Identity(g.policy), nil
 	})
 	return r.WithContext(ctx), nil
 }
 
-// IdentityNow returns the identity that what a request has shown gives it by now: its token may
-// have been revoked since, or have expired.
-func IdentityNow(ctx context.Context) access.Identity {
-	if now, ok := ctx.Value(nowKey{}).(func() access.Identity); ok {
+// IdentityNow returns the identity that what a request has shown gives it by now. Its error says why that counts no
+// longer: a token may have been revoked since, or have expired.
+func IdentityNow(ctx context.Context) (access.Identity, error) {
+	if now, ok := ctx.Value(nowKey{}).(func() (access.Identity, error)); ok {
 		return now()
 	}
-	return access.Of(ctx)
+	return access.Of(ctx), nil
 }
 
 // knows reports whether the Host header names this server. Another name is that of

@@ -110,8 +110,8 @@ func Follow[T any](s *Stream, in <-chan T, next func(T) (last bool)) {
 
 // lasts reports whether the identity of the reader is still the same, and may do the same.
 func (s *Stream) lasts() bool {
-	now := IdentityNow(s.done)
-	return now.String() == s.who.String() && slices.Equal(now.Grants, s.who.Grants)
+	now, err := IdentityNow(s.done)
+	return err == nil && now.String() == s.who.String() && slices.Equal(now.Grants, s.who.Grants)
 }
 
 // flush sends what was added; at first also the header alone.
