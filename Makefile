@@ -88,7 +88,7 @@ campaign: build ## Break all that can break, and judge what berth does (DURATION
 	bin/campaign -berth bin/berth -duration $(DURATION) -seed $(SEED) $(ARGS)
 
 .PHONY: bench
-bench: build ## Measure claims, the queue or steps against targets (ARGS="steps --embedded --quick")
+bench: build ## Measure claims, hosts, the queue or steps (ARGS="steps --embedded --quick")
 	$(GO) build -o bin/bench ./e2e/bench
 	bin/bench $(ARGS)
 

@@ -20,7 +20,7 @@ func Variables() []string {
 var others = []string{
 	"BERTH_CLAIM_ID", "BERTH_FENCE", "BERTH_POOLS",
 	"BERTH_RUN_ID", "BERTH_STEP", "BERTH_INDEX", "BERTH_ATTEMPT", "BERTH_INPUT", "BERTH_SOURCE",
-	"BERTH_OPTIONS", "BERTH_BROWSER", "BERTH_LONG", "BERTH_BIN", "BERTH_UPDATE", "BERTH_SEED", "BERTH_COMPOSE_TEST",
+	"BERTH_OPTIONS", "BERTH_BROWSER", "BERTH_LONG", "BERTH_SCHEDULES", "BERTH_BIN", "BERTH_UPDATE", "BERTH_SEED", "BERTH_COMPOSE_TEST",
 }
 
 // ofService matches the variables that Kubernetes sets in each container for a service whose name begins with

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -37,22 +36,6 @@ All keys are below bench/ under the prefix, and are deleted at the end. Do not r
 an etcd that is in use.`,
 			},
 			{
-				Name:   "hosts",
-				Usage:  "measure how claims scale with the number of hosts",
-				Flags:  bench.HostsFlags(),
-				Action: handle(benchHosts),
-				Description: `Clients on 4 to 200 hosts claim one slot of the same pool in a loop, hold it and release
-it: a full pool of 20 slots, and a free one with slots for all. Each host is an instance of
-the Go API in this process or, with --processes, a sidecar in a process of its own. With
---embedded the report has the CPU of etcd too.
-
-Hosts share this machine with etcd and the clients: the CPU per claim is that of a fleet, the
-throughput is less.
-
-All keys are below bench/ under the prefix, and are deleted at the end. Do not run it on
-an etcd that is in use.`,
-			},
-			{
 				Name:   "etcd",
 				Usage:  "serve etcd for a benchmark, and print its endpoint",
 				Hidden: true,
@@ -64,29 +47,11 @@ an etcd that is in use.`,
 }
 
 func benchClaims(q *request) error {
-	cfg, err := bench.FromFlags(q.Context)
-	if err != nil {
-		return usagef("%v", err)
-	}
-	return benchmark(q, cfg, (*bench.Config).Rows, (*bench.Runner).MeasureClaims, (*bench.Report[*bench.Row]).WriteTable)
-}
-
-func benchHosts(q *request) error {
-	cfg, err := bench.HostsFromFlags(q.Context)
-	if err != nil {
-		return usagef("%v", err)
-	}
-	return benchmark(q, cfg, (*bench.Config).HostRows, (*bench.Runner).MeasureHosts, func(r *bench.Report[*bench.HostsRow], w io.Writer) { bench.WriteHosts(w, r) })
-}
-
-// benchmark measures the rows that a configuration selects, and prints the report.
-func benchmark[R bench.Result](
-	q *request, cfg bench.Config,
-	plan func(*bench.Config) ([]R, error),
-	measure func(*bench.Runner, context.Context, R) error,
-	write func(*bench.Report[R], io.Writer),
-) error {
 	c := q.Context
+	cfg, err := bench.FromFlags(c)
+	if err != nil {
+		return usagef("%v", err)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
@@ -94,19 +59,19 @@ func benchmark[R bench.Result](
 	program := &bench.Program{Path: self, Attributes: proc.Attributes(), Log: c.App.ErrWriter}
 	cfg.Sidecars = program
 	cfg.Progress = func(line string) { say(c, "%s", line) }
-	rows, err := plan(&cfg)
+	rows, err := cfg.Rows()
 	if err != nil {
 		return ofLine(err)
 	}
-	var report *bench.Report[R]
+	var report *bench.Report[*bench.Row]
 	err = bench.Run(c, program, cfg, func(ctx context.Context, r *bench.Runner) (err error) {
-		report, err = bench.Measure(ctx, r, rows, func(ctx context.Context, row R) error { return measure(r, ctx, row) })
+		report, err = bench.Measure(ctx, r, rows, r.MeasureClaims)
 		return err
 	})
 	if report == nil {
 		return err
 	}
-	return errors.Join(err, q.print(report, func(out *page) { write(report, out.out) }))
+	return errors.Join(err, q.print(report, func(out *page) { report.WriteTable(out.out) }))
 }
 
 // benchEtcd serves etcd for a benchmark, in a process of its own.

@@ -1,13 +1,13 @@
 //go:build linux
 
-// Bench measures claims, the queue and steps on an etcd, compared with plain writes in the same
+// Bench measures claims, claims on many hosts, the queue and steps on an etcd, compared with plain writes in the same
 // minute, and compares the results with the project's targets. `make bench` starts it. Users
 // measure claims with `berth bench claims`, which shares internal/bench with it.
 //
 // # Words
 //
 //   - Case, floor, round, reference and driver are as in internal/bench.
-//   - A [row] holds the results of a case. It is planned with its case, and its figures are filled
+//   - A [row] holds the results of a case. Those of hosts are rows of internal/bench, and have no targets. It is planned with its case, and its figures are filled
 //     in when the case is measured.
 //   - A [target] is a bound for a figure, and a [verdict] says whether it was reached.
 //   - A backlog is a long queue of runs that all wait.

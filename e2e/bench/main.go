@@ -26,10 +26,19 @@ const quickUsage = "measure only what has a target, in 3 rounds of 500ms"
 type suite struct {
 	name, usage, description string
 	flags                    []cli.Flag
-	// plan returns a row for each case to measure.
-	plan func(*cli.Context, *bench.Config) ([]*row, error)
-	// table writes the figures for people.
-	table func(io.Writer, *report)
+	// config returns the configuration from the flags.
+	config func(*cli.Context) (bench.Config, error)
+	// plan returns what measures the cases that a configuration selects.
+	plan func(*cli.Context, *bench.Config) (measurement, error)
+}
+
+// measurement measures on an etcd. It returns nil instead of results if there are none.
+type measurement func(context.Context, *bench.Runner) (results, error)
+
+// results are encoded as JSON for programs.
+type results interface {
+	// table writes them for people.
+	table(io.Writer)
 }
 
 // perform carries out a command line and returns the exit code: 1 after an error, 2 if
@@ -44,7 +53,7 @@ func perform(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		HideHelpCommand: true,
 		ExitErrHandler:  func(*cli.Context, error) {},
 	}
-	for _, s := range []suite{claimsSuite(), queueSuite(), stepsSuite()} {
+	for _, s := range []suite{claimsSuite(), hostsSuite(), queueSuite(), stepsSuite()} {
 		app.Commands = append(app.Commands, &cli.Command{
 			Name: s.name, Usage: s.usage, HideHelpCommand: true,
 			Description: s.description + "\n\n" +
@@ -80,7 +89,7 @@ func (s suite) run(c *cli.Context) error {
 	if c.Args().Present() {
 		return usageError{fmt.Errorf("unknown argument %q", c.Args().First())}
 	}
-	cfg, err := bench.FromFlags(c, "queued", "steps")
+	cfg, err := s.config(c)
 	if err != nil {
 		return usageError{err}
 	}
@@ -91,34 +100,50 @@ func (s suite) run(c *cli.Context) error {
 	}
 	cfg.Sidecars = program
 	cfg.Progress = func(line string) { fmt.Fprintln(c.App.ErrWriter, "bench:", line) }
-	rows, err := s.plan(c, &cfg)
+	measure, err := s.plan(c, &cfg)
 	if err != nil {
 		return err
 	}
-	var report *report
+	var all results
 	err = bench.Run(c, program, cfg, func(ctx context.Context, r *bench.Runner) (err error) {
-		report, err = measure(ctx, &runner{r}, rows)
+		all, err = measure(ctx, r)
 		return err
 	})
-	if report == nil {
+	if all == nil {
 		return err
 	}
-	return errors.Join(err, s.print(c.App.Writer, format, report))
+	return errors.Join(err, write(c.App.Writer, format, all))
 }
 
-// print writes a report in a format.
-func (s suite) print(w io.Writer, format string, r *report) error {
+// write writes results in a format.
+func write(w io.Writer, format string, all results) error {
 	if format == "json" {
 		e := json.NewEncoder(w)
 		e.SetEscapeHTML(false)
 		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return e.Encode(all)
 	}
-	s.table(w, r)
-	fmt.Fprintln(w)
-	writeVerdicts(w, r.Targets)
+	all.table(w)
 	return nil
 }
+
+// ofRows has the rows measured that are planned, and judged. Show writes their figures for people.
+func ofRows(plan func(*cli.Context, *bench.Config) ([]*row, error), show func(io.Writer, *report)) func(*cli.Context, *bench.Config) (measurement, error) {
+	return func(c *cli.Context, cfg *bench.Config) (measurement, error) {
+		rows, err := plan(c, cfg)
+		return func(ctx context.Context, r *bench.Runner) (results, error) {
+			measured, err := measure(ctx, &runner{r}, rows)
+			if measured == nil {
+				return nil, err
+			}
+			measured.show = show
+			return measured, err
+		}, err
+	}
+}
+
+// rowsConfig returns the configuration of what is measured in rows.
+func rowsConfig(c *cli.Context) (bench.Config, error) { return bench.FromFlags(c, "queued", "steps") }
 
 // claimsSuite measures claims as `berth bench claims` does.
 func claimsSuite() suite {
@@ -126,8 +151,9 @@ func claimsSuite() suite {
 		name: "claims", usage: "measure claims, compared with plain writes to etcd",
 		description: "This is berth bench claims with a verdict on each target.",
 		flags:       bench.ClaimsFlags(quickUsage),
-		plan:        func(_ *cli.Context, cfg *bench.Config) ([]*row, error) { return claimRows(cfg) },
-		table:       func(w io.Writer, r *report) { r.WriteTable(w) },
+		config:      rowsConfig,
+		plan: ofRows(func(_ *cli.Context, cfg *bench.Config) ([]*row, error) { return claimRows(cfg) },
+			func(w io.Writer, r *report) { r.WriteTable(w) }),
 	}
 }
 

@@ -59,8 +59,8 @@ func queueSuite() suite {
 			bench.ClientsFlag([]int{1, 16, 64}),
 			&cli.IntFlag{Name: "queued", Value: defaultQueued, Usage: "`NUMBER` of runs that wait while plans and the memory of a leader are measured; targets are for the default"},
 		),
-		plan:  func(c *cli.Context, cfg *bench.Config) ([]*row, error) { return queueRows(cfg, c.Int("queued")) },
-		table: writeQueue,
+		config: rowsConfig,
+		plan:   ofRows(func(c *cli.Context, cfg *bench.Config) ([]*row, error) { return queueRows(cfg, c.Int("queued")) }, writeQueue),
 	}
 }
 

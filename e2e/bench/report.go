@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/berthhq/berth/internal/bench"
 )
@@ -12,6 +13,15 @@ import (
 type report struct {
 	*bench.Report[*row]
 	Targets []verdict `json:"targets"`
+
+	show func(io.Writer, *report)
+}
+
+// table writes the figures and the verdicts for people.
+func (r *report) table(w io.Writer) {
+	r.show(w, r)
+	fmt.Fprintln(w)
+	writeVerdicts(w, r.Targets)
 }
 
 // row holds the results of one case. Figures that do not apply are nil.

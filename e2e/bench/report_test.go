@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"flag"
+	"io"
 	"strings"
 	"testing"
 
@@ -15,12 +16,12 @@ import (
 )
 
 // reported returns a report of rows as a suite prints it.
-func reported(t *testing.T, s suite, base bench.Report[*row], v verdict, rows ...*row) string {
+func reported(t *testing.T, show func(io.Writer, *report), base bench.Report[*row], v verdict, rows ...*row) string {
 	t.Helper()
 	base.Etcd, base.Endpoints, base.Go, base.CPUs = "3.7.3", []string{"127.0.0.1:2379"}, "go1.26", 2
 	base.Rounds, base.Rows = 5, rows
 	var out bytes.Buffer
-	if err := s.print(&out, "table", &report{Report: &base, Targets: []verdict{v}}); err != nil {
+	if err := write(&out, "table", &report{Report: &base, Targets: []verdict{v}, show: show}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -33,7 +34,7 @@ func TestAReportOfTheQueueIsReadable(t *testing.T) {
 	submissions.Ratio = &bench.Spread{Median: 0.81, Low: 0.8, High: 0.83}
 	admissions.Reference = &bench.Reference{What: "floor/1c/1h", Put: &bench.Latency{P50: 0.5, P99: 1.5}}
 	failed.Error = "etcd went away"
-	got := reported(t, queueSuite(), bench.Report[*row]{RoundSeconds: 1},
+	got := reported(t, writeQueue, bench.Report[*row]{RoundSeconds: 1},
 		verdict{Name: "submissions", Wanted: "≥ 0.8 × the floor", Got: 0.81, Reached: true, Numbers: "8100/s"},
 		&row{Row: submissions, Submissions: &submissionFigures{PerSecond: 8100, Submit: &bench.Latency{P50: 6.9, P99: 19}}},
 		&row{Row: admissions, Admissions: &admissionFigures{Seen: &bench.Latency{P50: 3.25, P99: 4}, SeenToPut: &bench.Spread{Median: 6.5}}},
@@ -92,7 +93,7 @@ func TestAReportOfStepsIsReadable(t *testing.T) {
 	single.Ratio = &bench.Spread{Median: 0.83, Low: 0.8, High: 0.9}
 	single.StepLoads = &stepLoads{Own: one, Unlimited: load(600, 0, nil)}
 	failed.Error = "etcd went away"
-	got := reported(t, stepsSuite(), bench.Report[*row]{},
+	got := reported(t, writeSteps, bench.Report[*row]{},
 		verdict{Name: "4 workers", Wanted: "≥ 1 × the floor", Got: 1.25, Reached: true, Numbers: "10000/s"},
 		base, single, failed)
 	want := strings.Join([]string{

@@ -109,11 +109,11 @@ func stepsSuite() suite {
 			&cli.IntFlag{Name: "queues", Value: 1, Usage: "`NUMBER` of queues of the cases busy and paced; each worker takes from one"},
 			&cli.BoolFlag{Name: "full", Usage: fmt.Sprintf("give 8 workers %d steps, not %d", fullHighSteps, defaultHighSteps)},
 		),
-		plan: func(c *cli.Context, cfg *bench.Config) ([]*row, error) {
+		config: rowsConfig,
+		plan: ofRows(func(c *cli.Context, cfg *bench.Config) ([]*row, error) {
 			steps, high := stepNumbers(c)
 			return stepRows(cfg, steps, high, c.IntSlice("workers"), c.Int("queues"))
-		},
-		table: writeSteps,
+		}, writeSteps),
 	}
 }
 

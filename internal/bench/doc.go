@@ -1,7 +1,7 @@
 // Package bench measures the cost of claims on an etcd, compared with plain writes in the same
-// minute, and how the cost depends on the number of hosts. `berth bench claims` and `berth bench
-// hosts` report the figures. The project's own measurements, in e2e/bench, add the queue, steps and
-// targets.
+// minute, and how the cost depends on the number of hosts. `berth bench claims` reports the figures of
+// claims. The project's own measurements, in e2e/bench, report those of hosts, and add the queue, steps
+// and targets.
 //
 // # Words
 //

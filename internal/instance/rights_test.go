@@ -371,7 +371,7 @@ func TestARightThatIsWithdrawnKeepsThatPoolOnlyFromBeingClaimed(t *testing.T) {
 		holds[name] = claimed(t, two, instance.Slots{name: 1})
 	}
 	db, gpu := g.waits(one, "a", instance.Slots{"db": 1}), g.waits(one, "b", instance.Slots{"gpu": 1})
-	demands := func(pool string) int64 {
+	demands := func(pool string) (lease int64) {
 		key := g.keys.DemandsAll(pool)
 		resp, err := g.root().Range(t.Context(), &pb.RangeRequest{Key: []byte(key), RangeEnd: store.RangeEnd(key)})
 		if err != nil {
@@ -380,10 +380,10 @@ func TestARightThatIsWithdrawnKeepsThatPoolOnlyFromBeingClaimed(t *testing.T) {
 		if len(resp.Kvs) == 0 {
 			return 0
 		}
-		return resp.Kvs[0].CreateRevision
+		return resp.Kvs[0].Lease
 	}
-	var put int64
-	until(t, "both wait", func() bool { put = demands("gpu"); return put > 0 && demands("db") > 0 })
+	var on int64
+	until(t, "both wait", func() bool { on = demands("gpu"); return on != 0 && demands("db") == on })
 	role, err := g.keys.Keys.Role("pool:db")
 	if err != nil {
 		t.Fatal(err)
@@ -396,7 +396,7 @@ func TestARightThatIsWithdrawnKeepsThatPoolOnlyFromBeingClaimed(t *testing.T) {
 	if _, err := ctl.UserRevokeRole(t.Context(), "one", role.Name); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the other waits on another lease", func() bool { return demands("gpu") > put && demands("db") == 0 })
+	until(t, "the other waits on another lease", func() bool { is := demands("gpu"); return is != 0 && is != on && demands("db") == 0 })
 	g.release(holds["gpu"])
 	g.release(g.granted(<-gpu))
 	g.release(holds["db"])

@@ -1057,7 +1057,8 @@ func TestDispatcherKeepsItsRules(t *testing.T) {
 	long(t)
 	t.Parallel()
 	seen := map[string]int{}
-	for seed := range uint64(schedules) {
+	seeds, usual := storetest.Seeds(schedules)
+	for seed := range seeds {
 		w := newQueueWorld(seed, mutant{}).run(600)
 		if len(w.errs) > 0 {
 			t.Fatalf("schedule %d: %s", seed, strings.Join(w.errs, "\n"))
@@ -1068,7 +1069,7 @@ func TestDispatcherKeepsItsRules(t *testing.T) {
 	}
 	t.Log(seen)
 	for _, what := range []string{"committed", "direct", "offers", "passed", "roles", "garbage", "advance"} {
-		if seen[what] < schedules {
+		if usual && seen[what] < schedules {
 			t.Errorf("%s: only %d in %d schedules", what, seen[what], schedules)
 		}
 	}

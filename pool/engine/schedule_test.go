@@ -1,17 +1,11 @@
 package engine
 
 import (
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-)
 
-// The first schedules are those of a test run. BERTH_SCHEDULES=FROM+N has others run.
-const (
-	schedules     = 200
-	schedulesFrom = "BERTH_SCHEDULES"
+	"github.com/berthhq/berth/internal/store/storetest"
 )
 
 // found are schedules that have found faults.
@@ -26,17 +20,9 @@ func TestBothMachinesKeepTheirRulesTogether(t *testing.T) {
 		t.Skip("it takes long, and has no second goroutine")
 	}
 	t.Parallel()
-	from, n := uint64(0), uint64(schedules)
-	if a, b, ok := strings.Cut(os.Getenv(schedulesFrom), "+"); ok {
-		from, _ = strconv.ParseUint(a, 10, 64)
-		n, _ = strconv.ParseUint(b, 10, 64)
-	}
 	seen := map[string]int{}
-	seeds := slices.Clone(found)
-	for seed := from; seed < from+n; seed++ {
-		seeds = append(seeds, seed)
-	}
-	for _, seed := range seeds {
+	seeds, usual := storetest.Seeds(200)
+	for _, seed := range slices.AppendSeq(slices.Clone(found), seeds) {
 		w := schedule(seed, fault{})
 		if len(w.errs) > 0 {
 			t.Errorf("schedule %d: %s%s", seed, strings.Join(w.errs[:min(3, len(w.errs))], "\n"), w.dump())
@@ -51,7 +37,7 @@ func TestBothMachinesKeepTheirRulesTogether(t *testing.T) {
 		"adopted", "by an advance offer", "by an offer", "by an offer in memory", "by itself", "direct", "forced", "passing", "restarts",
 		"silent", "sleeps", "blocks", "of a whole pool",
 	} {
-		if from == 0 && seen[what] == 0 {
+		if usual && seen[what] == 0 {
 			t.Errorf("no schedule has %s", what)
 		}
 	}

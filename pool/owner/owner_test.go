@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/pool/wire"
 )
@@ -21,7 +22,8 @@ func TestDirectClaimsNeverExceedALimit(t *testing.T) {
 	t.Parallel()
 	var all stats
 	with, moved := newWritten(), 0
-	for seed := range uint64(200) {
+	seeds, usual := storetest.Seeds(200)
+	for seed := range seeds {
 		w := newWorld(seed, nil).run(600)
 		if len(w.errs) > 0 {
 			t.Fatalf("schedule %d: %s", seed, strings.Join(w.errs, "\n"))
@@ -30,10 +32,10 @@ func TestDirectClaimsNeverExceedALimit(t *testing.T) {
 		moved += w.transfers.done
 		with.add(w.written)
 	}
-	if t.Logf("%d keys, refused: %v; combined releases: %v; refused transactions: %v", with.keys, with.refused, with.outcome, with.refusals); !with.enough() {
+	if t.Logf("%d keys, refused: %v; combined releases: %v; refused transactions: %v", with.keys, with.refused, with.outcome, with.refusals); usual && !with.enough() {
 		t.Errorf("too little was written with claims: %+v", with)
 	}
-	if t.Logf("%+v, %d taken over from other instances", all, moved); moved < 60 || all.granted < 6000 || all.over < 150 || all.waited < 5000 || all.ahead < 15 {
+	if t.Logf("%+v, %d taken over from other instances", all, moved); usual && (moved < 60 || all.granted < 6000 || all.over < 150 || all.waited < 5000 || all.ahead < 15) {
 		t.Errorf("too little has happened: %+v", all)
 	}
 }
