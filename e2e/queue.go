@@ -26,7 +26,7 @@ const (
 	// offeredBefore is for how long a demand to which an offer came to nothing may be left out: the pause ends after a
 	// second.
 	offeredBefore = 2 * time.Second
-	// passedBefore is for how long a host may be passed after its sign was deleted.
+	// passedBefore is for how long a host may be passed after its sign was deleted, or before it is put.
 	passedBefore = 5 * time.Second
 	// fewOffers of an instance do not keep it from more.
 	fewOffers = 4
@@ -49,7 +49,7 @@ type queueState struct {
 	demands *demandsSeen
 	pending map[string]int64 // when the key of a pool was put last
 	offers  map[string]*offersKeySeen
-	signs   map[string]time.Time // hosts that were passed: when a sign was last seen
+	signs   map[string]time.Time // hosts that were passed: when a sign of that was last seen
 	role    instanceID           // who dispatches; zero if nobody does
 	// known is up to which revision the dispatcher certainly knows a pool.
 	known map[string]int64
@@ -408,6 +408,7 @@ func (h *History) checkTurn(x *Hold, got *waiter, known int64) {
 // checkOffers judges the offers of a revision: no demand of a higher rank that the dispatcher knows is left out.
 func (h *History) checkOffers() {
 	q := &h.queue
+	q.noteSilent()
 	keys, offered := 0, []*waiter{}
 	for _, o := range q.put {
 		for _, x := range o.value.Offers {
@@ -445,6 +446,19 @@ func (h *History) checkOffers() {
 	}
 }
 
+// noteSilent records the hosts to whose instances an offers key was deleted by the dispatcher: in a revision that has other keys of it.
+// They have left it alone, and are passed from then on; their signs may come later, as a transaction has few of them.
+func (q *queueState) noteSilent() {
+	if len(q.put) == 0 && !slices.ContainsFunc(q.gone, func(o *offersKeySeen) bool { return o.key.owner() != q.gone[0].key.owner() }) {
+		return
+	}
+	for _, o := range q.gone {
+		if o.key.Kind == offersKey {
+			q.signs[o.key.Host] = q.now()
+		}
+	}
+}
+
 // passedBy reports whether a claim that takes slots of pools passes a waiter that nothing excuses.
 func (h *History) passedBy(w *waiter, pools map[string]int) bool {
 	return covers(pools, w.value.Pools) && h.possible(w) && !h.excused(w)
@@ -470,7 +484,7 @@ func (q *queueState) sawOf(w *waiter, rev int64) bool {
 //   - one of several claims for the same, or a step: its owner may have no place for it;
 //   - it has an offer, or had one a moment ago that came to nothing;
 //   - its owner dispatches, and has its offers in memory;
-//   - its host is passed, or was a moment ago: an instance was silent;
+//   - its host is passed, or was a moment ago: an instance was silent, or has left an offer alone;
 //   - its owner has many offers already;
 //   - it needs so much that it may need blocks, or whole pools, and waits until nothing else is lent there.
 func (h *History) excused(w *waiter) bool {

@@ -226,6 +226,14 @@ func TestTheOrderOfOffersIsJudged(t *testing.T) {
 			t.firstGone()
 			t.at(t.offer("0", "late"))
 		}},
+		"one whose host has left an offer alone": {false, passing(one, one, func(t *queueTape) {
+			t.wait("high-1", "k", one, "")
+			t.at(t.offer("1", "high-1"))
+			t.pass(time.Minute)
+			t.at(t.offer("2", "late"), del(offersKeyOf("k", "1")))
+			t.at(del(offersKeyOf("j", "2")))
+			t.pass(3 * time.Second)
+		})},
 		"one that is passed": {false, passing(one, one, func(t *queueTape) { t.at(put(offersKeyOf("i", "passed"), 0, `{"v":2}`)) })},
 		"one that was passed long ago": {true, passing(one, one, func(t *queueTape) {
 			t.at(put(offersKeyOf("i", "passed"), 0, `{"v":2}`))

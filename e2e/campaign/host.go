@@ -63,7 +63,7 @@ func newHost(ps *processes, c *cluster, self, dir, referee string, i int, o opti
 		return nil, err
 	}
 	h.node = &settings{berth: berth, net: ps.net, env: []string{
-		"BERTH_ENDPOINTS=" + c.endpoints(h.name), "BERTH_HOST=" + h.name, "BERTH_RUN_RETENTION=5m",
+		"BERTH_ENDPOINTS=" + c.endpoints(h.name), "BERTH_HOST=" + h.name, "BERTH_RUN_RETENTION=3m",
 		"BERTH_COMPACT_INTERVAL=1m", "BERTH_CLAIM_TIMEOUT=1h",
 	}}
 	add := func(name string, args ...string) *process {

@@ -25,14 +25,12 @@ const (
 	removed                 // it is not in use any longer
 )
 
-// partly says instead of the revision that created a key that it may be in some of its pools, and is to be deleted there.
-const partly = -1
-
 // demandKey is demands that share a key in each of their pools.
 type demandKey struct {
 	pools   []string
 	name    int
-	created int64 // 0 if it is not known, or partly
+	created int64 // 0 if it is not known
+	partly  bool  // it may be left in some of its pools, and is to be deleted there
 	state   keyState
 	changed bool          // it is to be put again, or deleted
 	lease   store.LeaseID // 0 if its keys are on none
@@ -195,7 +193,11 @@ func (q *demandKeys) spell(it *item, ending map[*demand]bool) {
 		values = wire.EncodeDemands(list)
 	}
 	for _, p := range k.pools {
-		it.move(q.keyOf(k, p), k.created, values[p], k.lease)
+		if key := q.keyOf(k, p); k.partly {
+			it.remove(key, k.created)
+		} else {
+			it.move(key, k.created, values[p], k.lease)
+		}
 	}
 	k.state, k.changed = moving, false
 }
@@ -244,7 +246,7 @@ func (q *demandKeys) check(k *demandKey) {
 func (q *demandKeys) resolve(it *item, kvs []*mvccpb.KeyValue) {
 	k := it.key
 	switch {
-	case k.created == partly:
+	case k.partly:
 		q.stay(k)
 	case len(kvs) == 0, k.created != 0 && k.created != kvs[0].CreateRevision:
 		q.vanished(k)
@@ -274,15 +276,15 @@ func (q *demandKeys) vanish(k *demandKey) {
 	for _, d := range k.list {
 		d.keep()
 	}
-	k.state, k.created, k.list = absent, 0, k.live()
+	k.state, k.created, k.partly, k.list = absent, 0, false, k.live()
 	q.change(k)
 }
 
 // vanished records that a key is not in etcd as it was known. One of several pools was deleted in some of them only, as is done
 // with a pool: what may be left of it is deleted, and its demands are put in another one.
 func (q *demandKeys) vanished(k *demandKey) {
-	q.vanish(k)
-	if len(k.pools) == 1 {
+	was := k.created
+	if q.vanish(k); len(k.pools) == 1 || was == 0 {
 		return
 	}
 	if len(k.list) > 0 {
@@ -291,7 +293,7 @@ func (q *demandKeys) vanished(k *demandKey) {
 			other.add(d)
 		}
 	}
-	k.state, k.created, k.list = placed, partly, nil
+	k.state, k.created, k.partly, k.list = placed, was, true, nil
 }
 
 // remove forgets a key that is not in etcd.
@@ -347,7 +349,7 @@ func (q *demandKeys) polled(pools []string, created map[string]int64, revision i
 		gone := slices.ContainsFunc(k.pools, func(p string) bool {
 			return slices.Contains(pools, p) && created[q.keyOf(k, p)] != k.created
 		})
-		if gone && k.state == placed && k.created != partly && k.created <= revision {
+		if gone && k.state == placed && !k.partly && k.created <= revision {
 			q.vanished(k)
 		}
 	}

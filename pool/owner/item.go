@@ -440,14 +440,18 @@ func (it *item) under(of *offered) { it.shared = append(it.shared, of.condition(
 
 // move adds the put of a demands key, or its deletion without a value, to a part of a transaction.
 func (it *item) move(key string, created int64, value []byte, lease store.LeaseID) {
-	if created != partly {
-		it.own = append(it.own, store.CreateEquals(key, created))
-	}
+	it.own = append(it.own, store.CreateEquals(key, created))
 	if value == nil {
 		it.then = append(it.then, store.Delete(key))
 	} else {
 		it.then = append(it.then, store.Put(key, value, lease))
 	}
+}
+
+// remove adds the deletion of a demands key if it is there as it was created.
+func (it *item) remove(key string, created int64) {
+	deleted := &pb.TxnRequest{Compare: []*pb.Compare{store.CreateEquals(key, created)}, Success: []*pb.RequestOp{store.Delete(key)}}
+	it.then = append(it.then, store.Nest(deleted))
 }
 
 // puts reports whether it puts a key with the value that was read.

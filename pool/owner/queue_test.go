@@ -14,25 +14,29 @@ import (
 	"github.com/berthhq/berth/pool/wire"
 )
 
-// A claim that waits for two pools waits on if one of them is deleted with its demands, and nothing is left of the key that it
-// had in the other one.
-func TestADemandOfADeletedPoolIsWhole(t *testing.T) {
-	r := newRig(t)
+// twoPools has a claim wait for the pools db and gpu, and returns it with the name and the stamp of its demand.
+func twoPools(t *testing.T) (r *rig, waits *Claim, ref wire.DemandRef, stamp wire.Stamp) {
+	r = newRig(t)
 	s := pool.DefaultSpec()
 	s.Limit = 1
 	r.putSpec("gpu", s)
-	full := NewClaim(&pool.Request{ID: "full", Slots: map[string]int{"db": 1, "gpu": 1}, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
-	waits := NewClaim(&pool.Request{ID: "waits", Slots: map[string]int{"db": 1, "gpu": 1}, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
-	for _, c := range []*Claim{full, waits} {
-		r.h.asked[c] = true
-		r.h.Claim(c, r.now(), time.Unix(1, 0))
+	for _, id := range []string{"full", "waits"} {
+		waits = NewClaim(&pool.Request{ID: id, Slots: map[string]int{"db": 1, "gpu": 1}, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}})
+		r.h.asked[waits] = true
+		r.h.Claim(waits, r.now(), time.Unix(1, 0))
 		r.pass(time.Second)
 	}
-	was := waits.demand.ref()
 	stamp, ok := waits.demand.stamped()
 	if !ok || len(r.waiters()) != 1 {
 		t.Fatalf("%+v", r.waiters())
 	}
+	return r, waits, waits.demand.ref(), stamp
+}
+
+// A claim that waits for two pools waits on if one of them is deleted with its demands, and nothing is left of the key that it
+// had in the other one.
+func TestADemandOfADeletedPoolIsWhole(t *testing.T) {
+	r, _, was, stamp := twoPools(t)
 	r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.DeleteAll(r.keys.DemandsAll("gpu"))}})
 	r.poll(r.h)
 	r.pass(time.Second)
@@ -48,6 +52,21 @@ func TestADemandOfADeletedPoolIsWhole(t *testing.T) {
 		if keys != 1 {
 			t.Errorf("%d keys are in %s", keys, name)
 		}
+	}
+}
+
+// What is left of such a key is deleted only if it is the one that was put: a restore may have brought back another one of that name.
+func TestADemandKeyOfThatNameIsLeftAlone(t *testing.T) {
+	r, _, was, _ := twoPools(t)
+	at := func(name string) string {
+		return r.keys.Demand(wire.DemandKey{Pool: name, Host: r.h.name, Instance: "i", Name: was.Name})
+	}
+	r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(at("db")), store.Delete(at("gpu"))}})
+	r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(at("gpu"), wire.EncodeDemands([]wire.Demand{{Claim: "other", Pools: map[string]int{"gpu": 1}}})["gpu"], 0)}})
+	r.poll(r.h)
+	r.pass(time.Second)
+	if !r.has(at("gpu")) {
+		t.Error("it was deleted")
 	}
 }
 
