@@ -203,7 +203,7 @@ func (h *History) checkQueues() {
 		w := h.waited(x)
 		h.checkRight(x, w)
 		for name := range x.Pools {
-			moved[name] = moved[name] || w != nil
+			moved[name] = moved[name] || len(w) > 0
 		}
 	}
 	for _, x := range h.queue.begun {
@@ -215,21 +215,21 @@ func (h *History) checkQueues() {
 	h.idle.note(h.queue.now(), h.fitting(), moved)
 }
 
-// waited returns the demand that a claim had before this revision, nil if there was none.
-func (h *History) waited(x *Hold) *waiter {
-	is := func(w *waiter) bool {
-		return w.value.Claim == x.Claim && w.owner() == instanceID{x.Host, x.Instance} && w.ref.Created < h.rev
-	}
-	for _, all := range [][]*waiter{h.demands.left, h.demands.line} {
-		if i := slices.IndexFunc(all, is); i >= 0 {
-			return all[i]
+// waited returns the demands that a claim had before this revision, those first that have left: it has several if a restore has
+// brought one back.
+func (h *History) waited(x *Hold) (all []*waiter) {
+	for _, list := range [][]*waiter{h.demands.left, h.demands.line} {
+		for _, w := range list {
+			if w.value.Claim == x.Claim && w.owner() == (instanceID{x.Host, x.Instance}) && w.ref.Created < h.rev {
+				all = append(all, w)
+			}
 		}
 	}
-	return nil
+	return all
 }
 
 // checkRight judges whether a claim may take slots of pools that are pending.
-func (h *History) checkRight(x *Hold, w *waiter) {
+func (h *History) checkRight(x *Hold, had []*waiter) {
 	q := &h.queue
 	var pending []string
 	turn := true // the keys of all of them are put again, or deleted where nobody is left who waits
@@ -247,10 +247,10 @@ func (h *History) checkRight(x *Hold, w *waiter) {
 	}
 	switch {
 	case len(pending) == 0 || q.before == instanceID{x.Host, x.Instance}:
-	case w != nil && h.wasOffered(x, w):
+	case slices.ContainsFunc(had, func(w *waiter) bool { return h.wasOffered(x, w) }):
 	case h.wasAdvanced(x, pending):
 	case turn:
-		h.checkTurn(x, w, known)
+		h.checkTurn(x, had, known)
 	default:
 		slices.Sort(pending)
 		h.violate(Order, "claim %s of %s/%s was granted %v without an offer, and claims wait for %v",
@@ -385,7 +385,7 @@ func (q *queueState) hasAdvance(of instanceID, pool string, rev int64) bool {
 
 // checkTurn judges a claim that shows by the pending keys that it had its turn: it has read all that waited when they were put
 // last. If others took slots since, or with it, the one before it may have fitted then.
-func (h *History) checkTurn(x *Hold, got *waiter, known int64) {
+func (h *History) checkTurn(x *Hold, had []*waiter, known int64) {
 	if len(h.queue.begun) > 1 {
 		return
 	}
@@ -395,7 +395,7 @@ func (h *History) checkTurn(x *Hold, got *waiter, known int64) {
 		}
 	}
 	for _, w := range h.demands.line {
-		if got != nil && byRank(w, got) >= 0 {
+		if slices.ContainsFunc(had, func(got *waiter) bool { return byRank(w, got) >= 0 }) {
 			return
 		}
 		if w.rev < known && w.owner() != (instanceID{x.Host, x.Instance}) && h.passedBy(w, x.Pools) && !w.fits(h.free()) {

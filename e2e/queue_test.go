@@ -306,6 +306,13 @@ func TestTheRightToSlotsOfAPendingPoolIsJudged(t *testing.T) {
 			t.wait("w", "i", one, "")
 			t.at(t.grant("w", "i", one, 0)...)
 		}},
+		"an offer to one of two demands": {false, func(t *queueTape) {
+			t.at(put(demandsKeyOf("a", "i", 77), 8, `{"v":2,"demands":[{"index":0,"claim":"w","pools":{"a":1}}]}`))
+			t.wait("w", "i", one, "")
+			t.firstGone()
+			t.at(t.offer("0", "w"))
+			t.at(append(t.grant("w", "i", one, 0), del(offersKeyOf("i", "0")), del(demandsKeyOf("a", "i", 77)))...)
+		}},
 		"no offer": {true, func(t *queueTape) {
 			t.wait("w", "i", one, "")
 			t.firstGone()

@@ -99,8 +99,9 @@ func (w *world) committed(rev int64, events []*mvccpb.Event, req *pb.TxnRequest)
 	}
 }
 
-// checkDemands checks that no demand is put with a later stamp than its owner knows.
+// checkDemands checks that no demand is put on no lease, or with a later stamp than its owner knows.
 func (w *world) checkDemands(rev int64, ev *mvccpb.Event) {
+	w.check(ev.Kv.Lease != 0, "%s is on no lease", ev.Kv.Key)
 	_, all, err := w.keys.DecodeDemands(string(ev.Kv.Key), ev.Kv.Value)
 	w.check(err == nil, "%v", err)
 	for _, d := range all.List {

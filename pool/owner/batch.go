@@ -214,3 +214,20 @@ func (b *batch) parts(resp *pb.TxnResponse) []part {
 	}
 	return all
 }
+
+// together returns one operation that does several, so that a transaction has one for each of its items: then it has no more than
+// etcd takes.
+func together(ops []*pb.RequestOp) *pb.RequestOp {
+	if len(ops) == 1 {
+		return ops[0]
+	}
+	return store.Nest(&pb.TxnRequest{Success: ops})
+}
+
+// apart returns the responses to what together has done.
+func apart(r *pb.ResponseOp) []*pb.ResponseOp {
+	if t := r.GetResponseTxn(); t != nil {
+		return t.Responses
+	}
+	return []*pb.ResponseOp{r}
+}

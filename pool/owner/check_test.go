@@ -126,6 +126,7 @@ func (w *world) checkDemands(ev *mvccpb.Event, events []*mvccpb.Event) {
 	}
 	_, list, err := w.keys.DecodeDemands(string(ev.Kv.Key), ev.Kv.Value)
 	w.check(err == nil, "%v", err)
+	w.check(ev.Kv.Lease != 0 || w.outside, "%s is on no lease", ev.Kv.Key)
 	for _, d := range list.List {
 		stamp := d.Stamped(ev.Kv.CreateRevision)
 		name := d.Claim + "@" + d.Holder.Host

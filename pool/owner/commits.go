@@ -324,14 +324,21 @@ func (o *commits) refuse(c *Claim, err error) {
 func (o *commits) Unresolved() *pb.TxnRequest {
 	t := &pb.TxnRequest{}
 	for _, it := range o.flight.items {
-		t.Success = append(t.Success, store.Get(o.mainOf(it)))
-	}
-	for _, it := range o.flight.items {
-		if it.choosesID() {
-			t.Success = append(t.Success, store.Get(o.memory.keys.ID(it.claim.request.ID)))
-		}
+		t.Success = append(t.Success, together(o.readsOf(it)))
 	}
 	return t
+}
+
+// readsOf returns the reads that show what has become of an item.
+func (o *commits) readsOf(it *item) []*pb.RequestOp {
+	if it.kind == moves {
+		return o.queue.reads(it.key)
+	}
+	all := []*pb.RequestOp{store.Get(o.mainOf(it))}
+	if it.choosesID() {
+		all = append(all, store.Get(o.memory.keys.ID(it.claim.request.ID)))
+	}
+	return all
 }
 
 // mainOf returns the key that shows what has become of an item.
@@ -341,8 +348,6 @@ func (o *commits) mainOf(it *item) string {
 		return it.claim.main.Key(o.memory.keys)
 	case drops:
 		return it.offer.key
-	case moves:
-		return o.queue.keyOf(it.key, it.key.pools[0])
 	case marks:
 		return it.shared[0].key
 	}
@@ -353,17 +358,18 @@ func (o *commits) mainOf(it *item) string {
 func (o *commits) Resolved(resp *pb.TxnResponse) {
 	b := o.resolved()
 	o.memory.forget()
-	ids := resp.Responses[len(b.items):]
 	for i, it := range b.items {
-		kvs := resp.Responses[i].GetResponseRange().Kvs
+		read := apart(resp.Responses[i])
+		if it.kind == moves {
+			o.queue.resolve(it, read)
+			continue
+		}
+		kvs := read[0].GetResponseRange().Kvs
 		var id []*mvccpb.KeyValue
 		if it.choosesID() {
-			id, ids = ids[0].GetResponseRange().Kvs, ids[1:]
+			id = read[1].GetResponseRange().Kvs
 		}
 		switch it.kind {
-		case moves:
-			o.queue.resolve(it, kvs)
-			continue
 		case marks:
 			continue // what is there still is read by the next poll
 		case drops:

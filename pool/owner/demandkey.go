@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -54,6 +54,9 @@ func (k *demandKey) add(d *demand) {
 	k.list = append(k.list, d)
 	d.placeIn(k, index)
 }
+
+// leased reports whether it is in etcd, and on a lease that is not known to have ended.
+func (k *demandKey) leased() bool { return k.state == placed && k.lease != 0 }
 
 // worthPutting reports whether at least half of the demands that it lists have ended, or end.
 func (k *demandKey) worthPutting(ending map[*demand]bool) bool {
@@ -242,18 +245,40 @@ func (q *demandKeys) check(k *demandKey) {
 	}
 }
 
-// resolve records what is known of a key after a transaction whose outcome was unknown. It is put again.
-func (q *demandKeys) resolve(it *item, kvs []*mvccpb.KeyValue) {
+// reads returns the operations that read a key in each of its pools.
+func (q *demandKeys) reads(k *demandKey) (all []*pb.RequestOp) {
+	for _, p := range k.pools {
+		all = append(all, store.Get(q.keyOf(k, p)))
+	}
+	return all
+}
+
+// resolve records what is known of a key after a transaction whose outcome was unknown, by the responses to its reads. It is put
+// again.
+func (q *demandKeys) resolve(it *item, responses []*pb.ResponseOp) {
 	k := it.key
+	whole, created, other := true, int64(0), int64(0)
+	for _, r := range responses {
+		kvs := r.GetResponseRange().Kvs
+		switch {
+		case len(kvs) == 0:
+			whole = false
+		case k.created != 0 && kvs[0].CreateRevision == k.created, k.created == 0 && it.puts(kvs[0]):
+			created = kvs[0].CreateRevision
+		default:
+			whole, other = false, kvs[0].ModRevision
+		}
+	}
 	switch {
 	case k.partly:
 		q.stay(k)
-	case len(kvs) == 0, k.created != 0 && k.created != kvs[0].CreateRevision:
-		q.vanished(k)
-	case k.created == 0 && !it.puts(kvs[0]):
-		q.rename(k, kvs[0].ModRevision)
+	case whole:
+		k.put(k.list, created)
+	case k.created == 0 && created == 0 && other != 0:
+		q.rename(k, other)
 	default:
-		k.put(k.list, kvs[0].CreateRevision)
+		k.created = cmp.Or(k.created, created)
+		q.vanished(k)
 	}
 	q.change(k)
 }

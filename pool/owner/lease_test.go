@@ -116,6 +116,7 @@ func TestADemandKeepsItsOfferWhenItsLeaseIsBelievedToHaveEnded(t *testing.T) {
 	full := r.ask("full", 4, store.Extra{})
 	r.pass(time.Second)
 	waits := r.ask("waits", 1, store.Extra{})
+	r.ask("other", 1, store.Extra{}) // in the same key, which is put again without the first one
 	r.pass(time.Second)
 	r.h.Release(full)
 	r.pass(time.Second)

@@ -387,8 +387,8 @@ func (p *plan) freeOne(c *Claim) bool {
 // still: only the slots say that the demand has ended.
 func (p *plan) withDemand(it *item, c *Claim) []*item {
 	if k := c.listed(); k != nil && k.state == placed && !p.b.moves[k] {
-		if p.b.kind == onlyDeletes && len(k.live()) > 0 {
-			return []*item{it} // it would be put
+		if len(k.live()) > 0 && (p.b.kind == onlyDeletes || k.lease == 0) {
+			return []*item{it} // it would be put: in a full etcd, or on no lease
 		}
 
 		return []*item{it, {kind: moves, key: k}}
@@ -452,7 +452,7 @@ func (p *plan) moveDemands() {
 
 // moveKey adds a demands key if most of its demands end with this transaction.
 func (p *plan) moveKey(k *demandKey) {
-	if k != nil && k.state == placed && !p.b.moves[k] && k.worthPutting(p.b.ending) {
+	if k != nil && k.leased() && !p.b.moves[k] && k.worthPutting(p.b.ending) {
 		p.b.add(&item{kind: moves, key: k})
 	}
 }

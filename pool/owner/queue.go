@@ -369,7 +369,7 @@ func (q *queue) passes(d *demand) bool {
 func (q *queue) Unresolved() *pb.TxnRequest {
 	t := &pb.TxnRequest{}
 	for _, it := range q.flight.items {
-		t.Success = append(t.Success, store.Get(q.keyOf(it.key, it.key.pools[0])))
+		t.Success = append(t.Success, together(q.reads(it.key)))
 	}
 	return t
 }
@@ -378,7 +378,7 @@ func (q *queue) Unresolved() *pb.TxnRequest {
 func (q *queue) Resolved(resp *pb.TxnResponse) {
 	b := q.resolved()
 	for i, it := range b.items {
-		q.resolve(it, resp.Responses[i].GetResponseRange().Kvs)
+		q.resolve(it, apart(resp.Responses[i]))
 	}
 	q.pend()
 }

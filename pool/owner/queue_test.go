@@ -92,7 +92,8 @@ func TestAKeyWhoseAnswerIsLostIsKnownByItsValue(t *testing.T) {
 		key := q.keyOf(k, "db")
 		it.move(key, c.known, []byte("mine"), 3)
 		k.state = moving
-		q.resolve(it, []*mvccpb.KeyValue{{Key: []byte(key), Value: []byte(c.value), CreateRevision: 7, ModRevision: 9, Lease: 3}})
+		is := &mvccpb.KeyValue{Key: []byte(key), Value: []byte(c.value), CreateRevision: 7, ModRevision: 9, Lease: 3}
+		q.resolve(it, []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{is}}}}})
 		if (k.name != 0) != c.renamed || k.created != c.created || q.byName[k.name] != k {
 			t.Errorf("%s: it has name %d and was created in revision %d", what, k.name, k.created)
 		}
