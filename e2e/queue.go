@@ -449,6 +449,9 @@ func (h *History) checkOffers() {
 // noteSilent records the hosts to whose instances an offers key was deleted by the dispatcher: in a revision that has other keys of it.
 // They have left it alone, and are passed from then on; their signs may come later, as a transaction has few of them.
 func (q *queueState) noteSilent() {
+	if q.before != q.role { // a take-over deletes them all
+		return
+	}
 	if len(q.put) == 0 && !slices.ContainsFunc(q.gone, func(o *offersKeySeen) bool { return o.key.owner() != q.gone[0].key.owner() }) {
 		return
 	}

@@ -16,7 +16,7 @@ const (
 	localWait = 20 * time.Millisecond
 	// servedWait is for how long it does so while those before it get slots, none of them more than localWait after the last one.
 	servedWait = 5 * localWait
-	// maxServed is how many claims do so at most: each transaction checks all of them.
+	// maxServed is up to how many claims that are to be taken directly any of them does so.
 	maxServed = 1000
 )
 
@@ -170,6 +170,7 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 	o.outcomes.counts.granted(it.how())
 	o.offers.close(it.offer, it.of, revision)
 	for name, h := range it.held {
+		o.memory.pools[name].grant()
 		switch {
 		case it.from != nil:
 		case c.transfer != nil:

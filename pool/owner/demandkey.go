@@ -276,8 +276,10 @@ func (q *demandKeys) resolve(it *item, responses []*pb.ResponseOp) {
 		k.put(k.list, created)
 	case k.created == 0 && created == 0 && other != 0:
 		q.rename(k, other)
+	case created == 0:
+		q.vanish(k)
 	default:
-		k.created = cmp.Or(k.created, created)
+		k.created = created
 		q.vanished(k)
 	}
 	q.change(k)
@@ -371,10 +373,17 @@ func (q *demandKeys) restored() {
 // polled records which keys some pools had at a revision. What is gone was deleted by others, and is put again.
 func (q *demandKeys) polled(pools []string, created map[string]int64, revision int64) {
 	for _, k := range q.all() {
-		gone := slices.ContainsFunc(k.pools, func(p string) bool {
-			return slices.Contains(pools, p) && created[q.keyOf(k, p)] != k.created
-		})
-		if gone && k.state == placed && !k.partly && k.created <= revision {
+		gone := 0
+		for _, p := range k.pools {
+			if slices.Contains(pools, p) && created[q.keyOf(k, p)] != k.created {
+				gone++
+			}
+		}
+		switch {
+		case gone == 0, k.state != placed, k.partly, k.created > revision:
+		case gone == len(k.pools):
+			q.vanish(k)
+		default:
 			q.vanished(k)
 		}
 	}

@@ -53,7 +53,8 @@ type known struct {
 	held    int // claims of this instance, those that are being tried included
 	used    time.Duration
 	asked   time.Duration // when it was read last because it was full
-	served  time.Duration // when claims of this instance took slots of it last
+	granted bool          // a claim of this instance has got slots of it since that was looked for
+	served  time.Duration // when that was seen last
 }
 
 // of returns what is remembered of a pool.
@@ -131,16 +132,20 @@ func (m *memory) uses(pools []string) bool {
 	return slices.ContainsFunc(pools, func(name string) bool { return m.pools[name].held > 0 })
 }
 
-// serve records that claims of this instance take slots of some pools.
-func (m *memory) serve(pools []string, now time.Duration) {
-	for _, name := range pools {
-		m.pools[name].served = now
-	}
-}
+// grant records that a claim of this instance has got slots of the pool.
+func (k *known) grant() { k.granted = true }
 
-// served reports whether claims of this instance have taken slots of each of some pools in the last [localWait].
-func (m *memory) served(pools []string, now time.Duration) bool {
-	return !slices.ContainsFunc(pools, func(name string) bool { return now-m.pools[name].served > localWait })
+// servedAt returns since when no claim of this instance is known to have got slots of one of some pools: when one did last.
+func (m *memory) servedAt(pools []string, now time.Duration) (at time.Duration) {
+	at = now
+	for _, name := range pools {
+		k := m.pools[name]
+		if k.granted {
+			k.granted, k.served = false, now
+		}
+		at = min(at, k.served)
+	}
+	return at
 }
 
 // below reports whether what a claim holds is below the ceilings of its pools, so that another claim may take it over.

@@ -16,6 +16,8 @@ type plan struct {
 	at  time.Time
 
 	reuse *reuse
+	// fewWant: claims may wait for longer while others are served. Each transaction checks all of them.
+	fewWant bool
 }
 
 // all adds all that can be done.
@@ -163,7 +165,9 @@ func (p *plan) claims() {
 			p.reuse.add(c)
 		}
 	}
-	for _, c := range p.want.take() {
+	want := p.want.take()
+	p.fewWant = len(want) <= maxServed
+	for _, c := range want {
 		if p.b.full || !p.claim(c) {
 			p.want.add(c)
 		}
@@ -172,7 +176,9 @@ func (p *plan) claims() {
 
 // route has those claims wait, or refuses them, that need not wait for the answer to a transaction to know that.
 func (p *plan) route() {
-	for i, c := range p.want.take() {
+	want := p.want.take()
+	p.fewWant = len(want) <= maxServed
+	for i, c := range want {
 		if c.transfer != nil || i < p.routed || !p.seated(c) {
 			p.want.add(c)
 			continue
@@ -246,7 +252,6 @@ func (p *plan) claim(c *Claim) bool {
 		p.reuse.take(c.kind)
 	}
 	c.become(taking)
-	p.memory.serve(c.pools, p.now)
 	return true
 }
 
@@ -300,8 +305,8 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 		v = verdict{is: mustWait, pools: []string{full}, why: Full}
 	}
 	until := c.came + localWait
-	if c.request.Wait > 0 && p.want.len() < maxServed && p.served(v) {
-		until = c.came + servedWait
+	if p.fewWant && c.kind != "" && c.request.Wait > servedWait {
+		until = max(until, min(c.came+servedWait, p.served(v)+localWait))
 	}
 	switch {
 	case v.why == Full && p.now < until && p.memory.uses(v.pools):
@@ -327,15 +332,15 @@ func (p *plan) wait(c *Claim, v verdict) bool {
 	return true
 }
 
-// served reports whether claims of this instance have just taken slots of the pools that a claim waits for, and no instance but this
-// one has a say in who is next: nobody waits there, or it dispatches and hands its slots on. Then a claim waits for longer than
-// otherwise before it is put into the queue. Else one pause of etcd puts all claims of a busy instance there, each after the
-// time that the others before it took, and all that come later.
-func (p *plan) served(v verdict) bool {
+// served returns when claims of this instance took slots last of the pools that a claim waits for, 0 if another instance has a say
+// in who is next: nobody may wait there, or this one dispatches and hands its slots on. While they keep taking some, a claim waits
+// for longer than otherwise before it is put into the queue. Else one pause of etcd puts all claims of a busy instance there, each
+// after the time that the others before it took, and all that come later.
+func (p *plan) served(v verdict) time.Duration {
 	if v.why == Pending && !p.offers.ownAhead(v.pools) {
-		return false
+		return 0
 	}
-	return p.memory.served(v.pools, p.now)
+	return p.memory.servedAt(v.pools, p.now)
 }
 
 // behindOwn reports whether a claim of a pending pool may wait a moment before it is put into the queue: its instance hands the
@@ -386,9 +391,9 @@ func (p *plan) freeOne(c *Claim) bool {
 // withDemand returns a part that ends the slots of a claim, and the one that takes its demand out of its key, if that lists it
 // still: only the slots say that the demand has ended.
 func (p *plan) withDemand(it *item, c *Claim) []*item {
-	if k := c.listed(); k != nil && k.state == placed && !p.b.moves[k] {
-		if len(k.live()) > 0 && (p.b.kind == onlyDeletes || k.lease == 0) {
-			return []*item{it} // it would be put: in a full etcd, or on no lease
+	if k := c.listed(); k != nil && k.leased() && !p.b.moves[k] {
+		if p.b.kind == onlyDeletes && len(k.live()) > 0 {
+			return []*item{it} // it would be put
 		}
 
 		return []*item{it, {kind: moves, key: k}}
@@ -422,7 +427,6 @@ func (p *plan) handOn(from *Claim) bool {
 	}
 	from.become(freeing)
 	d.claim.become(taking)
-	p.memory.serve(from.pools, p.now)
 	return true
 }
 

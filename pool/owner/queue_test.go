@@ -159,15 +159,19 @@ func TestAClaimWaitsAMomentBehindItsInstance(t *testing.T) {
 // not without end, not if it is not to wait, and not if another instance dispatches for those that wait.
 func TestAClaimWaitsLongerWhileItsInstanceIsServed(t *testing.T) {
 	for name, tc := range map[string]struct {
-		served  bool
-		hasty   bool
-		pending bool // claims of the instance are in the queue, and another instance dispatches
-		after   time.Duration
+		served  time.Duration // for so long slots come
+		wait    time.Duration // of the claim
+		pending bool          // claims of the instance are in the queue, and another instance dispatches
+		many    bool          // there are too many of them
+		after   time.Duration // it is put into the queue, or refused
 	}{
-		"slots come":                  {served: true, after: servedWait},
-		"no slots come":               {after: localWait},
-		"it does not wait":            {served: true, hasty: true, after: localWait},
-		"another instance dispatches": {served: true, pending: true, after: localWait},
+		"slots come":                  {served: time.Hour, wait: time.Hour, after: servedWait},
+		"no slots come":               {wait: time.Hour, after: localWait},
+		"slots come no longer":        {served: 3 * localWait, wait: time.Hour, after: 4 * localWait},
+		"it does not wait":            {served: time.Hour, after: localWait},
+		"it waits for a moment":       {served: time.Hour, wait: 2 * localWait, after: localWait},
+		"another instance dispatches": {served: time.Hour, wait: time.Hour, pending: true, after: localWait},
+		"many wait":                   {served: time.Hour, wait: time.Hour, many: true, after: localWait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -189,11 +193,10 @@ func TestAClaimWaitsLongerWhileItsInstanceIsServed(t *testing.T) {
 				kv, _ := r.get(key)
 				r.h.Offered(&mvccpb.Event{Type: mvccpb.PUT, Kv: kv})
 			}
-			ask(20)
-			request := &pool.Request{ID: "last", Slots: map[string]int{"db": 1}, Wait: time.Hour, Holder: pool.Holder{Host: r.h.name, Instance: "i"}}
-			if tc.hasty {
-				request.Wait = 0
+			if ask(20); tc.many {
+				ask(maxServed)
 			}
+			request := &pool.Request{ID: "last", Slots: map[string]int{"db": 1}, Wait: tc.wait, Holder: pool.Holder{Host: r.h.name, Instance: "i"}}
 			last, begun := NewClaim(request), r.now()
 			r.h.asked[last] = true
 			r.h.Claim(last, begun, time.Unix(1, 0))
@@ -203,10 +206,13 @@ func TestAClaimWaitsLongerWhileItsInstanceIsServed(t *testing.T) {
 				if i < 0 {
 					t.Fatal("no claim has slots")
 				}
-				if tc.served {
+				if r.now() < begun+tc.served {
 					r.h.Release(all[i])
 				}
 				_, refused = r.pass(0)["last"]
+				if at := r.h.commits.wakes; at > r.now()+localWait {
+					t.Fatalf("at %v it is tried again at %v", r.now()-begun, at-begun)
+				}
 			}
 			if took := r.now() - begun; took < tc.after || took > tc.after+2*localWait {
 				t.Errorf("it is %v after %v", last.state, took)
