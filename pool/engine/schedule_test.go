@@ -9,7 +9,7 @@ import (
 )
 
 // found are schedules that have found faults.
-var found = []uint64{503294}
+var found = []uint64{503294, 3109674}
 
 // Owners, dispatchers and successions of several instances keep their rules together: no number is held twice and no limit is
 // exceeded, a claim has all of its slots or none, takes what it was offered or nobody waits for, and keeps its place; only who has

@@ -186,7 +186,7 @@ func (o *commits) granted(it *item, revision int64, responses []*pb.ResponseOp) 
 	}
 	if c.demand != nil {
 		o.queue.collecting.served(it.at.Sub(c.since))
-		o.queue.end(c.demand, true)
+		o.queue.end(c.demand, it.ended == c.demand.ref()) // it may have been put elsewhere while the outcome was unknown
 	}
 	c.hold(keys, revision, since, it.responses(responses))
 	if c.passing.turn != nil && c.demand != nil {

@@ -33,6 +33,7 @@ type item struct {
 	held   map[string]slots.Held
 	offer  *offered        // that it commits, or deletes
 	of     wire.DemandRef  // that it was offered to
+	ended  wire.DemandRef  // that the record of the claim says has ended with it
 	at     time.Time       // when it was made
 	key    *demandKey      // that it moves
 	list   []*demand       // that the key has then
@@ -383,6 +384,7 @@ func (m *memory) put(it *item, at time.Time) {
 	w := wire.Written{Since: at}
 	if c.demand != nil {
 		w.Demand = c.demand.ref()
+		it.ended = w.Demand
 	}
 	for _, name := range c.pools {
 		it.shared = append(it.shared, share(store.ModEquals(m.keys.Spec(name), it.held[name].Spec)))
