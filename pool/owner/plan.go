@@ -158,6 +158,13 @@ func (p *plan) undo(it *item) {
 	}
 }
 
+// takeWant returns the claims that are to be taken directly; those that stay so are to be added again.
+func (p *plan) takeWant() []*Claim {
+	all := p.want.take()
+	p.fewWant = len(all) <= maxServed
+	return all
+}
+
 // claims takes slots for the claims that need not wait.
 func (p *plan) claims() {
 	for _, c := range p.releases.list {
@@ -165,9 +172,7 @@ func (p *plan) claims() {
 			p.reuse.add(c)
 		}
 	}
-	want := p.want.take()
-	p.fewWant = len(want) <= maxServed
-	for _, c := range want {
+	for _, c := range p.takeWant() {
 		if p.b.full || !p.claim(c) {
 			p.want.add(c)
 		}
@@ -176,9 +181,7 @@ func (p *plan) claims() {
 
 // route has those claims wait, or refuses them, that need not wait for the answer to a transaction to know that.
 func (p *plan) route() {
-	want := p.want.take()
-	p.fewWant = len(want) <= maxServed
-	for i, c := range want {
+	for i, c := range p.takeWant() {
 		if c.transfer != nil || i < p.routed || !p.seated(c) {
 			p.want.add(c)
 			continue

@@ -14,9 +14,10 @@ import (
 	"github.com/berthhq/berth/pool/wire"
 )
 
-// twoPools has a claim wait for the pools db and gpu, and returns it with the name and the stamp of its demand.
-func twoPools(t *testing.T) (r *rig, waits *Claim, ref wire.DemandRef, stamp wire.Stamp) {
+// twoPools has a claim wait for the pools db and gpu, and returns the name and the stamp of its demand.
+func twoPools(t *testing.T) (r *rig, ref wire.DemandRef, stamp wire.Stamp) {
 	r = newRig(t)
+	var waits *Claim
 	s := pool.DefaultSpec()
 	s.Limit = 1
 	r.putSpec("gpu", s)
@@ -30,13 +31,13 @@ func twoPools(t *testing.T) (r *rig, waits *Claim, ref wire.DemandRef, stamp wir
 	if !ok || len(r.waiters()) != 1 {
 		t.Fatalf("%+v", r.waiters())
 	}
-	return r, waits, waits.demand.ref(), stamp
+	return r, waits.demand.ref(), stamp
 }
 
 // A claim that waits for two pools waits on if one of them is deleted with its demands, and nothing is left of the key that it
 // had in the other one.
 func TestADemandOfADeletedPoolIsWhole(t *testing.T) {
-	r, _, was, stamp := twoPools(t)
+	r, was, stamp := twoPools(t)
 	r.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.DeleteAll(r.keys.DemandsAll("gpu"))}})
 	r.poll(r.h)
 	r.pass(time.Second)
@@ -57,7 +58,7 @@ func TestADemandOfADeletedPoolIsWhole(t *testing.T) {
 
 // What is left of such a key is deleted only if it is the one that was put: a restore may have brought back another one of that name.
 func TestADemandKeyOfThatNameIsLeftAlone(t *testing.T) {
-	r, _, was, _ := twoPools(t)
+	r, was, _ := twoPools(t)
 	at := func(name string) string {
 		return r.keys.Demand(wire.DemandKey{Pool: name, Host: r.h.name, Instance: "i", Name: was.Name})
 	}
